@@ -110,9 +110,9 @@ fn output_that_cannot_be_written_is_no_panic() {
         let status = strait(args).stdout(full.try_clone().unwrap()).stderr(full).status().unwrap();
         assert_eq!(status.code(), Some(1), "{args:?}");
         // The reader has gone.
-        let (reader, writer) = std::io::pipe().unwrap();
+        let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
         drop(reader);
-        let output = strait(args).stdout(writer).output().unwrap();
+        let output = strait(args).stdout(std::os::fd::OwnedFd::from(writer)).output().unwrap();
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), String::new()), "{args:?}");
     }
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

@@ -45,3 +45,9 @@ pub(crate) fn room(waits: bool) -> Option<MutexGuard<'static, ()>> {
     let is_little = || *IS_LITTLE.get_or_init(|| std::env::var_os("CUDA_STAND_IN_ROOM").is_some());
     (waits && is_little()).then(|| ROOM.lock().unwrap_or_else(PoisonError::into_inner))
 }
+
+/// Whether the device fails in a kernel that waits for others, of which the launch knew nothing
+/// (`waiting-kernel` of `CUDA_STAND_IN_FAIL`).
+pub(crate) fn fails(waits: bool) -> Result<(), i32> {
+    if waits { stand_in::fault::enter("CUDA", "waiting-kernel", -1) } else { Ok(()) }
+}

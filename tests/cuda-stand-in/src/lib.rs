@@ -16,6 +16,9 @@
 //! | `CUDA_STAND_IN_ROOM` | `1`: of kernels that wait for others, a process's devices have room for one at a time |
 //! | `CUDA_VISIBLE_DEVICES` | numbers, with commas: as for the driver |
 //!
+//! In place of a call `waiting-kernel` is a kernel that waits for others: the device fails in it, behind a
+//! launch without an error.
+//!
 //! A test in the same process calls `stand_in_fail` and `stand_in_calls`, and `stand_in_kernel`: while a
 //! kernel runs cudaFree waits, and with it all other calls of the process. It sets attributes of devices
 //! (`stand_in_attribute`), has streams overtake each other (`stand_in_jitter`) or share hardware channels

@@ -197,7 +197,7 @@ fn run(name: usize, by: By) {
             }
             Unlocked::Kernel(launch) => {
                 let _room = hold::room(launch.kernel.waits);
-                launch.run()
+                hold::fails(launch.kernel.waits).and_then(|()| launch.run())
             }
         };
         all = self::all();

@@ -297,11 +297,43 @@ static void less(void)
 	OK(MPI_Type_free(&type));
 }
 
+/* Types by the class and the size of their numbers. */
+static void matched(void)
+{
+	static const struct { int class, size; } all[] = {
+		{ MPI_TYPECLASS_REAL, 4 }, { MPI_TYPECLASS_REAL, 8 }, { MPI_TYPECLASS_INTEGER, 1 }, { MPI_TYPECLASS_INTEGER, 2 },
+		{ MPI_TYPECLASS_INTEGER, 4 }, { MPI_TYPECLASS_INTEGER, 8 }, { MPI_TYPECLASS_COMPLEX, 8 }, { MPI_TYPECLASS_COMPLEX, 16 },
+	};
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks, n = 700;
+
+	for (int i = 0; i < COUNT(all); i++) {
+		MPI_Datatype type = MPI_DATATYPE_NULL, pairs;
+
+		/* An MPI without Fortran has none. */
+		if (MPI_Type_match_size(all[i].class, all[i].size, &type) != MPI_SUCCESS || type == MPI_DATATYPE_NULL)
+			continue;
+		begin("MPI_Type_match_size, %d bytes of class %d", all[i].size, i);
+		OK(MPI_Type_vector(n / 2, 1, 2, type, &pairs));
+		pairs = committed(pairs);
+		struct buffer *s = take((size_t)(n * all[i].size), UNCHANGED), *r = take((size_t)(n * all[i].size), CHANGED),
+			      *v = take((size_t)(n * all[i].size), ANY), *x = take((size_t)(n * all[i].size), ANY);
+
+		SIDES {
+			OK(MPI_Sendrecv(P(s), n, type, to, 1, P(r), n, type, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+			OK(MPI_Bcast(P(v), 1, pairs, 0, MPI_COMM_WORLD));
+			if (all[i].class == MPI_TYPECLASS_INTEGER && all[i].size > 1)
+				OK(MPI_Allreduce(P(s), P(x), n, type, MPI_BXOR, MPI_COMM_WORLD));
+		}
+		OK(MPI_Type_free(&pairs));
+		end();
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
 		{ "transfers", transfers }, { "packing", packing }, { "packed_messages", packed_messages },
-		{ "halos", halos }, { "columns", columns }, { "again", again }, { "less", less },
+		{ "halos", halos }, { "columns", columns }, { "again", again }, { "less", less }, { "matched", matched },
 	};
 
 	return run_subjects("datatypes", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);

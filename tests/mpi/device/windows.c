@@ -354,11 +354,138 @@ static void shared(void)
 	end();
 }
 
+/* A part of a window as memory that this process loads from: its own is where the window was made; of another's there is none. */
+static void queried(void)
+{
+	begin("Win_shared_query");
+	struct buffer *b = take(800, UNCHANGED);
+
+	SIDES {
+		MPI_Win win;
+		MPI_Aint len = -1;
+		void *at = NULL;
+		int unit = 0;
+
+		OK(MPI_Win_create(P(b), 800, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &win));
+		OK(MPI_Win_set_errhandler(win, MPI_ERRORS_RETURN));
+		/* Before MPI 4.1 it was for windows of MPI_Win_allocate_shared alone. */
+		if (MPI_Win_shared_query(win, me, &len, &unit, &at) == MPI_SUCCESS && len)
+			CHECK(at == P(b));
+		if (side == 0 && ranks > 1 && on_device(b->kind) &&
+		    MPI_Win_shared_query(win, (me + 1) % ranks, &len, &unit, &at) == MPI_SUCCESS)
+			CHECK(!at && !len);
+		OK(MPI_Win_free(&win));
+	}
+	end();
+}
+
+enum { TIMES = 16 };
+
+/* How often each of the numbers below `ranks` times TIMES was fetched: by one rank, once. */
+static int all_once(const long *got)
+{
+	long *all = malloc(sizeof(long) * (size_t)ranks * TIMES);
+	char *seen = calloc((size_t)ranks, TIMES);
+	int bad = 0;
+
+	PMPI_Allgather(got, TIMES, MPI_LONG, all, TIMES, MPI_LONG, MPI_COMM_WORLD);
+	for (int i = 0; i < ranks * TIMES; i++)
+		bad += all[i] < 0 || all[i] >= ranks * TIMES || seen[all[i]]++;
+	free(all), free(seen);
+	return !bad;
+}
+
+/*
+ * All ranks, its owner too, at the same elements of rank 0's window in one epoch: each operation is atomic, a lock of MPI_Compare_and_swap
+ * lets one rank in, and those of one rank are in its order. The owner synchronises meanwhile.
+ */
+static void atomics(void)
+{
+	enum { COUNTER, LOCK_WORD, GUARDED, ORDERED };
+	struct window w;
+
+	begin("atomic operations of all ranks");
+	if (open_window(&w, CREATE, 8 * 16)) {
+		struct buffer *o = take(64, ANY), *f = take(64, ANY);
+		long zeros[16] = { 0 }, numbers[8] = { 1, 0, 1 + me, 0 };
+
+		put(w.b, 0, zeros, sizeof zeros);
+		put(o, 0, numbers, sizeof numbers);
+		/* The windows were made of what was there. */
+		for (side = 0; side < 2; side++) {
+			OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, me, 0, w.win[side]));
+			move(side ? HOST : w.b->kind, P(w.b), (char *)zeros, sizeof zeros);
+			OK(MPI_Win_unlock(me, w.win[side]));
+		}
+		for (side = 0; side < 2; side++) {
+			MPI_Win win = w.win[side];
+			char *own = P(o), *got = P(f);
+			long counted[TIMES], sum, last, was = -1, now;
+
+			OK(MPI_Barrier(MPI_COMM_WORLD));
+			OK(MPI_Win_lock_all(0, win));
+			for (int i = 0; i < TIMES; i++) {
+				OK(MPI_Fetch_and_op(own, got, MPI_LONG, 0, 8 * COUNTER, MPI_SUM, win));
+				OK(MPI_Win_flush(0, win));
+				get(f, side, 0, &counted[i], 8);
+				CHECK(counted[i] > was);
+				was = counted[i];
+				if (i % 8 == 0)
+					OK(MPI_Win_sync(win));
+			}
+			for (int i = 0; i < TIMES / 8; i++) {
+				do {
+					OK(MPI_Compare_and_swap(own + 16, own + 8, got, MPI_LONG, 0, 8 * LOCK_WORD, win));
+					OK(MPI_Win_flush(0, win));
+					get(f, side, 0, &now, 8);
+				} while (now);
+				OK(MPI_Get(got, 1, MPI_LONG, 0, 8 * GUARDED, 1, MPI_LONG, win));
+				OK(MPI_Win_flush(0, win));
+				get(f, side, 0, &now, 8);
+				now++;
+				move(side ? HOST : o->kind, own + 32, (char *)&now, 8);
+				OK(MPI_Put(own + 32, 1, MPI_LONG, 0, 8 * GUARDED, 1, MPI_LONG, win));
+				OK(MPI_Win_flush(0, win));
+				OK(MPI_Accumulate(own + 8, 1, MPI_LONG, 0, 8 * LOCK_WORD, 1, MPI_LONG, MPI_REPLACE, win));
+				OK(MPI_Win_flush(0, win));
+			}
+			/* No flush between: the last one of a rank is what its fetch finds. */
+			for (int i = 0; i < TIMES; i++) {
+				long *place = (long *)(own + 40);
+
+				now = 100 * me + i;
+				move(side ? HOST : o->kind, (char *)place, (char *)&now, 8);
+				OK(MPI_Accumulate(place, 1, MPI_LONG, me, 8 * ORDERED, 1, MPI_LONG, MPI_REPLACE, win));
+				OK(MPI_Accumulate(own, 1, MPI_LONG, me, 8 * ORDERED, 1, MPI_LONG, MPI_SUM, win));
+				OK(MPI_Get_accumulate(NULL, 0, MPI_LONG, got, 1, MPI_LONG, me, 8 * ORDERED, 1, MPI_LONG, MPI_NO_OP, win));
+				OK(MPI_Win_flush(me, win));
+				get(f, side, 0, &last, 8);
+				CHECK(last == now + 1);
+			}
+			OK(MPI_Win_unlock_all(win));
+			OK(MPI_Barrier(MPI_COMM_WORLD));
+			CHECK(all_once(counted));
+			OK(MPI_Win_lock(MPI_LOCK_SHARED, me, 0, win));
+			get(w.b, side, 8 * COUNTER, &sum, 8);
+			get(w.b, side, 8 * GUARDED, &last, 8);
+			if (me == 0)
+				CHECK(sum == ranks * TIMES && last == ranks * (TIMES / 8));
+			OK(MPI_Win_unlock(me, win));
+			/* What a rank has fetched last differs. */
+			move(side ? HOST : f->kind, got, (char *)zeros, 64);
+			move(side ? HOST : o->kind, own, (char *)zeros, 64);
+		}
+	}
+	close_window(&w);
+	end();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
 		{ "epochs", epochs }, { "origins", origins }, { "accumulated", accumulated },
 		{ "random_operations", random_operations }, { "shared", shared },
+		{ "queried", queried }, { "atomics", atomics },
 	};
 
 	return run_subjects("windows", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);

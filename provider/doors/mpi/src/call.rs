@@ -304,7 +304,7 @@ fn mirror_of(
         }
         return Ok((Mirror::packed(base, kind, data, access, counts)?, words(bytes)));
     }
-    match (Mirror::new(base, kind, data.clone(), access, counts), bytes) {
+    match (Mirror::new(base, kind, data.clone(), access, buf.computes, counts), bytes) {
         (Err(Failure::NoMemory), Some(bytes)) => {
             Ok((Mirror::packed(base, None, data, access, counts)?, words(bytes)))
         }

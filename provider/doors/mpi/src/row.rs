@@ -100,12 +100,16 @@ pub struct Buf {
     pub partner: Option<u8>,
     /// Whether the MPI hands it to its transport without a copy, where the datatype has no gaps.
     pub direct: bool,
+    /// Whether an MPI computes with it. Intel MPI copies the gaps of operands to results.
+    pub computes: bool,
 }
 
 impl Buf {
     /// Of elements of the datatype that an argument names.
     pub const fn new(dir: Dir, at: u8, count: Count, datatype: u8) -> Buf {
-        Buf { at, dir, count, datatype: Type::One(datatype), whose: Whose::All, partner: None, direct: false }
+        let datatype = Type::One(datatype);
+        let (whose, partner) = (Whose::All, None);
+        Buf { at, dir, count, datatype, whose, partner, direct: false, computes: false }
     }
 
     /// One of bytes.
@@ -130,6 +134,11 @@ impl Buf {
     /// One that the MPI hands to its transport.
     pub const fn direct(self) -> Buf {
         Buf { direct: true, ..self }
+    }
+
+    /// One that the MPI computes with.
+    pub const fn computed(self) -> Buf {
+        Buf { computes: true, ..self }
     }
 
     /// One that has the input too where that argument is MPI_IN_PLACE.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::cuda::{Function, Stream};
 
@@ -24,10 +24,18 @@ const BLOCKS: u32 = 8;
 /// Multiprocessors of a device whose driver does not say how many it has.
 const MULTIPROCESSORS: u32 = 64;
 
-/// By the context's handle and number.
-type Loaded = HashMap<(usize, u64, Kernel), (Function, u32)>;
+/// A kernel and the most blocks of its grid, once it is compiled. One thread compiles it at a time.
+type Slot = Arc<Mutex<Option<(Function, u32)>>>;
+
+/// By the context's handle and number. The table is not locked while a kernel is compiled: the driver may
+/// wait for kernels that run, and other threads have theirs meanwhile.
+type Loaded = HashMap<(usize, u64, Kernel), Slot>;
 
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Kernel {
     fn name(self) -> String {
@@ -50,21 +58,25 @@ impl Kernel {
     fn get(self, stream: Stream) -> Result<(Function, u32), Error> {
         let id = stream.context_id().map_err(driver("entering the stream's context"))?;
         let key = (stream.context(), id, self);
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = loaded.get_or_insert_default();
-        if let Some(found) = loaded.get(&key) {
-            return Ok(*found);
+        let slot = {
+            let mut loaded = locked(&LOADED);
+            let loaded = loaded.get_or_insert_default();
+            if !loaded.contains_key(&key) {
+                // A context of that handle with another number is gone, and its kernels with it.
+                loaded.retain(|(ctx, of, _), _| *ctx != key.0 || *of == id);
+            }
+            loaded.entry(key).or_default().clone()
+        };
+        let mut made = locked(&slot);
+        if let Some(found) = *made {
+            return Ok(found);
         }
         let name = CString::new(self.name()).unwrap_or_default();
         let function = stream
             .load(&self.text(), &name)
             .map_err(|cause| Error::NotCompiled { kernel: self.name(), cause })?;
         let count = stream.multiprocessors().ok().filter(|n| *n > 0).unwrap_or(MULTIPROCESSORS);
-        let made = (function, count.saturating_mul(BLOCKS));
-        // A context of that handle with another number is gone, and its kernels with it.
-        loaded.retain(|(ctx, of, _), _| *ctx != key.0 || *of == id);
-        loaded.insert(key, made);
-        Ok(made)
+        Ok(*made.insert((function, count.saturating_mul(BLOCKS))))
     }
 
     /// Compiles it, unless the stream's context has it.

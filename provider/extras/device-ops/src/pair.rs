@@ -1,11 +1,12 @@
-//! An allreduce of two ranks on two devices that access each other's memory: one kernel of each rank, and no
-//! message between the ranks' processes.
+//! An allreduce, or a reduce-scatter, of two ranks on two devices that access each other's memory: one
+//! kernel of each rank, and no message between the ranks' processes.
 //!
-//! A rank sends all its elements to slots in the other's memory, in pieces, and reduces its own with what
-//! comes, in the order of ranks. So both compute the same, of the same operands. The kernels wait for each
-//! other by words in the devices' memory: how many pieces have come. These count on from one kernel to the
-//! next, which have to be the same at both ranks. That a piece has come says, too, which slots its sender has
-//! read before it sent that; and when a kernel has ended, all has come that the peer's writes to this rank.
+//! A rank sends all its elements, or those of the other rank's part, to slots in the other's memory, in
+//! pieces, and reduces its own with what comes, in the order of ranks. So of an allreduce both compute the
+//! same, of the same operands. The kernels wait for each other by words in the devices'
+//! memory: how many pieces have come. These count on from one kernel to the next, which have to be the same
+//! at both ranks. That a piece has come says, too, which slots its sender has read before it sent that; and
+//! when a kernel has ended, all has come that the peer's writes to this rank.
 //!
 //! A kernel whose counterpart does not come waits until [`Pair::end`] is called. That, and whether it is
 //! done, are words in host memory: a thread in cudaFree has the driver's lock for as long as the kernel goes
@@ -113,8 +114,8 @@ fn kernel((op, ty): (Op, Type), is_first: bool, addresses: u64) -> Kernel {
 
 /// Compiles the kernel that [`Pair::reduce`] of that side launches with results and operands at these
 /// addresses. The driver may wait for kernels that run.
-pub fn prepare(stream: Stream, of: (Op, Type), is_first: bool, addresses: [usize; 2]) -> Result<(), Error> {
-    kernel(of, is_first, (addresses[0] | addresses[1]) as u64).load(stream)
+pub fn prepare(stream: Stream, of: (Op, Type), is_first: bool, addresses: [usize; 3]) -> Result<(), Error> {
+    kernel(of, is_first, addresses.iter().fold(0, |all, at| all | *at as u64)).load(stream)
 }
 
 impl Pair {
@@ -137,20 +138,23 @@ impl Pair {
         registry::of(Kind::Cuda).copy_now(own, from, zeroes.len()).map_err(driver("clearing words"))
     }
 
-    /// Queues the allreduce of `count` elements at `from`, with results at `to`, which may be the same, as
-    /// the peer does at the same time. The stream has no other kernels that a peer waits for.
+    /// Queues the reduction of `count` elements at `from` with as many that the peer sends at the same time,
+    /// and sends those at `sent`, for an allreduce the same. The results go to `to`, which may be either.
+    /// The stream has no other kernels that a peer waits for.
     pub fn reduce(
         &self,
         stream: Stream,
         (op, ty): (Op, Type),
         to: Memory,
         from: Memory,
+        sent: Memory,
         count: u64,
     ) -> Result<(), Error> {
         let len = reduce::bytes(op, ty, count)?;
         to.check("result", 0, len)?;
         from.check("operand", 0, len)?;
-        if to.overlaps(&from, len as u64) {
+        sent.check("operand of the peer", 0, len)?;
+        if to.overlaps(&from, len as u64) || to.overlaps(&sent, len as u64) {
             let why = "the result overlaps the operand: pass it apart, or at the same address";
             return Err(Error::Argument(why.into()));
         }
@@ -163,6 +167,7 @@ impl Pair {
         let arguments = [
             to.origin(),
             from.origin(),
+            sent.origin(),
             self.own,
             self.own + slots,
             self.peer,
@@ -172,7 +177,7 @@ impl Pair {
             self.host.at,
             number,
         ];
-        let kernel = kernel((op, ty), self.is_first, to.origin() | from.origin());
+        let kernel = kernel((op, ty), self.is_first, to.origin() | from.origin() | sent.origin());
         // SAFETY: `Memory`'s promise for bytes that are inside, and that of `Pair::new` for as many blocks;
         // the parameters are as the kernel's text has them.
         unsafe { kernel.launch_as(stream, blocks as u32, threads as u32, &arguments) }?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cuda_stand_in::driver::Driver;
 use device_ops::pair::{self, Host, Pair};
-use device_ops::{Op, Type};
+use device_ops::{Error, Op, Type};
 use hmem::cuda::Stream;
 use proptest::prelude::*;
 use support::{alone, memory, stream};
@@ -79,10 +79,11 @@ fn check(ranks: &Ranks, case: &Case) -> Result<(), String> {
     let before = places.map(|(_, to)| (cu.read(to - GUARD, GUARD), cu.read(to + len, GUARD)));
     // To load a kernel waits for those that run.
     for (rank, (from, to)) in places.into_iter().enumerate() {
-        pair::prepare(ranks.streams[rank], (op, ty), rank == 0, [from, to]).unwrap();
+        pair::prepare(ranks.streams[rank], (op, ty), rank == 0, [from, to, from]).unwrap();
     }
     for ((side, stream), (from, to)) in ranks.sides.iter().zip(ranks.streams).zip(places) {
-        side.reduce(stream, (op, ty), memory(to, len), memory(from, len), count as u64).unwrap();
+        let from = memory(from, len);
+        side.reduce(stream, (op, ty), memory(to, len), from, from, count as u64).unwrap();
     }
     ranks.wait();
     let mut wanted = data[0].clone();
@@ -138,6 +139,49 @@ fn pieces_follow_each_other_in_slots_and_counts_go_on_from_one_to_the_next() {
     }
 }
 
+/// Of two blocks each rank reduces its own one, and sends the other one: to a place of its own, to where its
+/// operand is, and to where what it has sent was.
+#[test]
+fn each_rank_gets_its_own_block() {
+    let (_alone, cu) = alone();
+    let ranks = Ranks::new(cu, 2);
+    let (op, ty) = (Op::Min, Type::I16);
+    for count in [1, 5, 8, 4100, 70_000] {
+        for place in 0..3 {
+            let len = 2 * count;
+            let data = [0, 1].map(|rank| host::elements(ty, 2 * count, (10 * count + rank) as u64));
+            let base = [0, 1].map(|rank| (cu.alloc(2 * len), cu.alloc(len), rank));
+            let calls = base.map(|(all, apart, rank)| {
+                cu.write(all, &data[rank]);
+                let (own, other) = (all + rank * len, all + (1 - rank) * len);
+                ([apart, own, other][place], own, other, rank)
+            });
+            for (to, own, other, rank) in calls {
+                pair::prepare(ranks.streams[rank], (op, ty), rank == 0, [to, own, other]).unwrap();
+            }
+            for (to, own, other, rank) in calls {
+                let [to, own, other] = [to, own, other].map(|at| memory(at, len));
+                ranks.sides[rank]
+                    .reduce(ranks.streams[rank], (op, ty), to, own, other, count as u64)
+                    .unwrap();
+            }
+            ranks.wait();
+            for (to, own, other, rank) in calls {
+                let block = rank * len..(rank + 1) * len;
+                let mut wanted = vec![0; len];
+                host::reduce(op, ty, &data[0][block.clone()], &data[1][block], &mut wanted);
+                assert!(cu.read(to, len) == wanted, "rank {rank}, {count} elements, place {place}");
+                for at in [own, other].into_iter().filter(|at| *at != to) {
+                    let was = at - base[rank].0..at - base[rank].0 + len;
+                    assert!(cu.read(at, len) == data[rank][was], "rank {rank} wrote to an operand");
+                }
+            }
+            base.into_iter().for_each(|(all, apart, _)| [all, apart].into_iter().for_each(|at| cu.free(at)));
+        }
+    }
+    ranks.end();
+}
+
 #[test]
 fn a_kernel_whose_peer_does_not_come_is_ended() {
     let (_alone, cu) = alone();
@@ -145,7 +189,8 @@ fn a_kernel_whose_peer_does_not_come_is_ended() {
     let len = 40_000;
     let at = cu.alloc(len);
     let (side, stream) = (&ranks.sides[1], ranks.streams[1]);
-    side.reduce(stream, (Op::Sum, Type::I32), memory(at, len), memory(at, len), len as u64 / 4).unwrap();
+    let all = memory(at, len);
+    side.reduce(stream, (Op::Sum, Type::I32), all, all, all, len as u64 / 4).unwrap();
     // It waits for the peer.
     std::thread::sleep(Duration::from_millis(20));
     assert!(!side.is_done() && !stream.is_done().unwrap());
@@ -166,7 +211,7 @@ fn a_kernel_whose_peer_does_not_come_is_ended() {
     cu.kernel(false);
     freeing.join().unwrap();
     // The next one does not wait at all.
-    side.reduce(stream, (Op::Sum, Type::I32), memory(at, 4), memory(at, 4), 1).unwrap();
+    side.reduce(stream, (Op::Sum, Type::I32), all, all, all, 1).unwrap();
     stream.wait().unwrap();
     assert!(side.is_done());
     cu.free(at);
@@ -179,6 +224,44 @@ fn memory_is_bounded_by_what_there_is_room_for() {
     assert_eq!(pair::blocks(132, pair::bytes(128) - 1), Some(127));
     assert_eq!(pair::blocks(20, 1 << 30), Some(20));
     assert_eq!((pair::blocks(20, pair::bytes(1) - 1), pair::blocks(0, 1 << 30)), (None, None));
+}
+
+#[test]
+fn a_kernel_that_is_there_is_launched_while_another_one_is_compiled() {
+    let (_alone, cu) = alone();
+    let ranks = Ranks::new(cu, 2);
+    let (at, other) = (cu.alloc(4096), stream(cu));
+    let place = memory(at, 4096);
+    // No other test has these two.
+    let [there, missing] = [Op::Band, Op::Bor]
+        .map(|op| move || device_ops::reduce(other, op, Type::U64, place, place, place, 16));
+    there().unwrap();
+    let (side, first) = (&ranks.sides[1], ranks.streams[1]);
+    side.reduce(first, (Op::Sum, Type::I32), place, place, place, 4).unwrap();
+    let loads = cu.calls(c"cuModuleLoadDataEx");
+    std::thread::scope(|scope| {
+        // What loads a module waits for the kernel that waits for a peer.
+        let loading = scope.spawn(missing);
+        while cu.calls(c"cuModuleLoadDataEx") == loads {
+            std::thread::yield_now();
+        }
+        let (says, said) = std::sync::mpsc::channel();
+        scope.spawn(move || says.send(there()));
+        let launched = said.recv_timeout(Duration::from_secs(60));
+        assert!(!side.is_done() && !loading.is_finished());
+        side.end();
+        loading.join().unwrap().unwrap();
+        launched.expect("the launch has waited for the other kernel").unwrap();
+    });
+    [first, other].into_iter().for_each(|stream| stream.wait().unwrap());
+    // One that the driver refuses is asked for again.
+    let next = || device_ops::reduce(other, Op::Bxor, Type::U64, place, place, place, 16);
+    cu.fail(c"cuModuleLoadDataEx", 1, 218);
+    assert!(matches!(next(), Err(Error::NotCompiled { .. })));
+    next().unwrap();
+    other.wait().unwrap();
+    cu.free(at);
+    ranks.end();
 }
 
 fn cases() -> impl Strategy<Value = Case> {

@@ -155,10 +155,15 @@ fn descriptors_of_the_wrong_kind_and_lengths_are_refused() {
         (OwnedFd::from_raw_fd(path), OwnedFd::from_raw_fd(plain), OwnedFd::from_raw_fd(readable))
     };
     let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let (reader, _writer) = std::io::pipe().unwrap();
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors, which are this test's.
+    let [reader, _writer] = unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        ends.map(|end| OwnedFd::from_raw_fd(end))
+    };
     let null = std::fs::File::open("/dev/zero").unwrap();
     let proc = std::fs::File::open("/proc/self/status").unwrap();
-    for fd in [path, plain, OwnedFd::from(end), reader.into(), null.into(), proc.into()] {
+    for fd in [path, plain, OwnedFd::from(end), reader, null.into(), proc.into()] {
         assert_eq!(rude(&sock, &ask("bad", 0, 8192), Some(&fd)), libc::EOPNOTSUPP, "{fd:?}");
     }
     assert_eq!(rude(&sock, &ask("bad", 0, 8192), Some(&readable)), libc::EINVAL);

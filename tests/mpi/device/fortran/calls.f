@@ -29,7 +29,9 @@
       integer request(2), status(MPI_STATUS_SIZE), column
       integer(kind=MPI_ADDRESS_KIND) at
       integer one(1), type
-      integer(kind=MPI_ADDRESS_KIND) places(1)
+      integer(kind=MPI_ADDRESS_KIND) places(1), size, place, answer
+      integer win
+      logical is_set
 
       call MPI_Init(ierr)
       call MPI_Comm_rank(MPI_COMM_WORLD, me, ierr)
@@ -98,6 +100,35 @@
       do i = 1, n
         if (got(i) .ne. i) bad = bad + 1
       end do
+
+! The representation of all machines: the length of its name is an
+! argument behind the error's place.
+      call device_put(pa, c_loc(host), 4 * n)
+      size = 4 * n
+      place = 0
+      call MPI_Pack_external('external32', a, n, MPI_INTEGER, b, size,
+     &  place, ierr)
+      if (ierr .ne. MPI_SUCCESS .or. place .ne. size) bad = bad + 1
+      call device_put(pa, c_loc(got), 4 * n)
+      place = 0
+      call MPI_Unpack_external('external32 ', b, size, place, a, n,
+     &  MPI_INTEGER, ierr)
+      if (ierr .ne. MPI_SUCCESS .or. place .ne. size) bad = bad + 1
+      call device_get(c_loc(got), pa, 4 * n)
+      do i = 1, n
+        if (got(i) .ne. host(i)) bad = bad + 1
+      end do
+
+! A window's attributes are values, and its base is the device's.
+      call MPI_Win_create(a, size, 4, MPI_INFO_NULL, MPI_COMM_WORLD,
+     &  win, ierr)
+      call MPI_Win_get_attr(win, MPI_WIN_BASE, answer, is_set, ierr)
+      call MPI_Get_address(a, at, ierr)
+      if (.not. is_set .or. answer .ne. at) bad = bad + 1
+      call MPI_Win_get_attr(win, MPI_WIN_MODEL, answer, is_set, ierr)
+      if (.not. is_set .or. (answer .ne. MPI_WIN_SEPARATE .and.
+     &  answer .ne. MPI_WIN_UNIFIED)) bad = bad + 1
+      call MPI_Win_free(win, ierr)
 
       call MPI_Reduce(bad, all, 1, MPI_INTEGER, MPI_SUM, 0,
      &  MPI_COMM_WORLD, ierr)

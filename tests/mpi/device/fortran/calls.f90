@@ -28,6 +28,7 @@ program calls
     type(MPI_Request) :: request(2)
     type(MPI_Status) :: status
     integer :: me, ranks, i, to, from, bad, all, count
+    integer(kind=MPI_ADDRESS_KIND) :: place
 
     call MPI_Init()
     call MPI_Comm_rank(MPI_COMM_WORLD, me)
@@ -57,6 +58,14 @@ program calls
 
     call MPI_Allreduce(MPI_IN_PLACE, a, n, MPI_DOUBLE_PRECISION, MPI_MAX, MPI_COMM_WORLD)
     call MPI_Bcast(a, n, MPI_DOUBLE_PRECISION, 0, MPI_COMM_WORLD)
+    call device_get(c_loc(got), pa, 8 * n)
+    bad = bad + count_wrong(got, [(100.0d0 * (ranks - 1) + i, i = 1, n)])
+
+    place = 0
+    call MPI_Pack_external('external32', a, n, MPI_DOUBLE_PRECISION, b, int(8 * n, MPI_ADDRESS_KIND), place)
+    place = 0
+    call device_put(pa, c_loc(host), 8 * n)
+    call MPI_Unpack_external('external32', b, int(8 * n, MPI_ADDRESS_KIND), place, a, n, MPI_DOUBLE_PRECISION)
     call device_get(c_loc(got), pa, 8 * n)
     bad = bad + count_wrong(got, [(100.0d0 * (ranks - 1) + i, i = 1, n)])
 

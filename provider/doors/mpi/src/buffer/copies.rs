@@ -81,6 +81,22 @@ pub(super) unsafe fn copy(data: &Data, user: User, host: Place, way: Way, most: 
     }
 }
 
+/// Copies all from the program's memory with what is between the blocks, and so many bytes behind the last,
+/// where that is not much more; whether it was done. Bytes behind it that are no memory are left out.
+///
+/// # Safety
+/// As of [`copy`], and there is room for the bytes behind the last block.
+pub(super) unsafe fn copy_out_with_gaps(tree: &Tree, behind: usize, user: User, host: Place) -> bool {
+    let (Place::Same(at), Some((low, high)), Some(kind)) = (host, tree.bounds(), user.kind) else {
+        return false;
+    };
+    let (len, host) = ((high - low) as usize, (at.wrapping_add_signed(low), Kind::System));
+    let all = [len + behind, len].into_iter().find(|len| is_one(user, low, *len));
+    // SAFETY: the caller's promise.
+    len / SPARSE <= tree.size()
+        && all.is_some_and(|len| unsafe { piece(user, host, low, len, Way::Out, kind) })
+}
+
 /// Whether all of it, with what is between the blocks, is one allocation of CUDA's.
 fn is_one(user: User, low: isize, len: usize) -> bool {
     user.kind == Some(Kind::Cuda) && kernels::device_of(user.at.wrapping_add_signed(low), len).is_some()

@@ -39,27 +39,32 @@ pub(crate) struct Mirror {
     /// Whether the call reads it, and writes it.
     reads: bool,
     writes: bool,
+    /// Where what is between the blocks is copied from the device, too: bytes behind the last one.
+    gaps: Option<usize>,
     counts: &'static Counts,
 }
 
 impl Mirror {
-    /// For these data of the buffer at `at`, of that kind, or of several: with the same offsets.
+    /// For these data of the buffer at `at`, of that kind, or of several: with the same offsets. Where the
+    /// MPI computes with them it may copy the gaps of elements, too: then they are those of the device.
     pub(crate) fn new(
         at: usize,
         kind: Option<Kind>,
         data: Data,
         (reads, writes): (bool, bool),
+        computes: bool,
         counts: &'static Counts,
     ) -> Result<Mirror, Failure> {
         /// What both are aligned to alike.
         const ALIGN: usize = 64;
         let (low, high) = data.tree.bounds().unwrap_or((0, 0));
         let lead = at.wrapping_add_signed(low) % ALIGN;
-        let len = (high - low) as usize + lead;
+        let gaps = computes.then(|| data.behind());
+        let len = (high - low) as usize + lead + gaps.unwrap_or(0);
         let memory = Memory::new(len, data.tree.size(), kind.unwrap_or(Kind::System));
         let memory = memory.ok_or(Failure::NoMemory)?;
         let host = Place::Same((memory.at() + lead).wrapping_add_signed(low.wrapping_neg()));
-        Ok(Mirror { _memory: memory, host, user: User { at, kind }, data, reads, writes, counts })
+        Ok(Mirror { _memory: memory, host, user: User { at, kind }, data, reads, writes, gaps, counts })
     }
 
     /// The same with the blocks one behind another.
@@ -73,7 +78,7 @@ impl Mirror {
         let size = data.tree.size();
         let memory = Memory::new(size, size, kind.unwrap_or(Kind::System)).ok_or(Failure::NoMemory)?;
         let host = Place::Behind(memory.at());
-        Ok(Mirror { _memory: memory, host, user: User { at, kind }, data, reads, writes, counts })
+        Ok(Mirror { _memory: memory, host, user: User { at, kind }, data, reads, writes, gaps: None, counts })
     }
 
     /// The same in memory of the device that the buffer is on: for kernels, and for a transport that takes
@@ -88,7 +93,7 @@ impl Mirror {
         let memory =
             DeviceMemory::new(near, data.tree.size()).map(Memory::Device).ok_or(Failure::NoMemory)?;
         let (host, user) = (Place::Device(memory.at()), User { at, kind: Some(Kind::Cuda) });
-        Ok(Mirror { _memory: memory, host, user, data, reads, writes, counts })
+        Ok(Mirror { _memory: memory, host, user, data, reads, writes, gaps: None, counts })
     }
 
     /// Whether it is on the device.
@@ -144,7 +149,14 @@ impl Mirror {
             self.counts.add_from_device(self.size());
         }
         // SAFETY: the caller's promise.
-        unsafe { self.copy(Way::Out, self.size()) }
+        unsafe {
+            if let Some(behind) = self.gaps {
+                if copies::copy_out_with_gaps(&self.data.tree, behind, self.user, self.host) {
+                    return Ok(());
+                }
+            }
+            self.copy(Way::Out, self.size())
+        }
     }
 
     /// Copies what the call has written to the device.

@@ -13,7 +13,7 @@
 //! | `devices` | collectives by the ranks' devices |
 //! | `reduction`, `moves`, `vectors` | reductions; what computes nothing; of blocks that not all know |
 //! | `part`, `messages` | a rank's part in one of them, messages between devices |
-//! | `pair` | MPI_Allreduce of two ranks in one kernel of each |
+//! | `pair` | MPI_Allreduce and MPI_Reduce_scatter_block of two ranks in one kernel of each |
 //! | `nonblocking` | collectives by the ranks' devices that return a request |
 //! | `way` | by which of both they go |
 //! | `board`, `marks` | the words that the ranks of a communicator share, and NCCL's communicator |
@@ -165,7 +165,7 @@ pub(crate) unsafe fn run(
                 if !plan.what.is_vector() && is_short(devices::bytes(plan, args, state.at.size)?) {
                     return None;
                 }
-                let pair = state.pair.get().copied().flatten().filter(|_| plan.what == What::Allreduce);
+                let pair = state.pair.get().copied().flatten().filter(|_| is_for_pairs(plan));
                 let mut paired = None;
                 if let Some(context) = pair {
                     let call = reduction::paired(plan, library, row, args, state.at, context);
@@ -320,9 +320,14 @@ fn ended(library: &Library, board: &mut Side, counts: &Counts, done: Result<Path
     }
 }
 
+/// Whether two ranks may reduce so in one kernel of each.
+fn is_for_pairs(plan: &Plan) -> bool {
+    matches!(plan.what, What::Allreduce | What::ReduceScatterBlock)
+}
+
 /// Whether two ranks have not found out yet whether they reduce in one kernel of each; the same at both.
 fn may_be_paired(plan: &Plan, state: &State) -> bool {
-    plan.what == What::Allreduce && state.at.size == 2 && state.pair.get().is_none()
+    is_for_pairs(plan) && state.at.size == 2 && state.pair.get().is_none()
 }
 
 /// Later collectives of the communicator go by mirrors; the code of an error with these words.

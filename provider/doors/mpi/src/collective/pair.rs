@@ -1,4 +1,5 @@
-//! MPI_Allreduce of two ranks whose devices access each other's memory: one kernel of each, and no message.
+//! MPI_Allreduce and MPI_Reduce_scatter_block of two ranks whose devices access each other's memory: one
+//! kernel of each, and no message.
 //!
 //! The first such call of a communicator that both ranks agree on makes what it needs, and goes by messages
 //! itself. Whether there is one is the same at both ranks.
@@ -62,12 +63,14 @@ impl Drop for Permit {
     }
 }
 
-/// What is reduced: the operation, the addresses of results and operands, and how many elements there are.
+/// What is reduced: the operation, the addresses of results, of operands and of those that are the peer's,
+/// and how many elements there are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) of: (Op, Type),
     pub(super) to: usize,
     pub(super) from: usize,
+    pub(super) sent: usize,
     pub(super) count: u64,
 }
 
@@ -159,7 +162,7 @@ impl Own {
         }
         let host = Host::new(stream.stream())?;
         // Devices that do other kernels may not do these.
-        pair::prepare(stream.stream(), of, rank == 0, [near, near]).ok()?;
+        pair::prepare(stream.stream(), of, rank == 0, [near; 3]).ok()?;
         let at_once = stream.stream().multiprocessors().ok()?;
         let blocks = pair::blocks(at_once.into(), settings::reduce_memory() as u64)?;
         let len = pair::bytes(blocks) as usize;
@@ -247,8 +250,8 @@ impl Pair {
         let (Call { of, count, .. }, stream) = (*call, self.stream.stream());
         let len = count.saturating_mul(of.1.extent()) as usize;
         // SAFETY: the caller's promise, until the stream is waited for.
-        let [to, from] = [call.to, call.from].map(|at| unsafe { Memory::new(at, len) });
-        if self.kernels.reduce(stream, of, to, from, count).is_err() {
+        let [to, from, sent] = [call.to, call.from, call.sent].map(|at| unsafe { Memory::new(at, len) });
+        if self.kernels.reduce(stream, of, to, from, sent, count).is_err() {
             // There is no kernel to wait for; the peer's ends by this.
             self.shared.marks.mark_failed();
             return Err(Failed::Device);

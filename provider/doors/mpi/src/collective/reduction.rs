@@ -59,7 +59,7 @@ unsafe fn of(plan: &Plan, library: &Library, args: &Args<'_>) -> Option<(Op, Typ
 /// device has the kernel.
 ///
 /// # Safety
-/// The arguments are those of an MPI_Allreduce, and valid.
+/// The arguments are those of the call, and valid.
 pub(super) unsafe fn paired(
     plan: &Plan,
     library: &Library,
@@ -75,8 +75,18 @@ pub(super) unsafe fn paired(
         let (sent, to) = (args.words[0], args.words[1]);
         let from = if args.is_in_place(sent) { to } else { sent };
         context_of(from).filter(|of| !crate::host::is_no_address(to) && *of == context)?;
-        kernels::queue(from, |stream| pair::prepare(stream, of, at.rank == 0, [to, from]))?;
-        Some(Call { of, to, from, count: args.count(plan.count) as u64 })
+        let count = args.count(plan.count) as u64;
+        // Of two blocks each rank has its own.
+        let [from, sent] = match plan.what {
+            What::Allreduce => [from; 2],
+            What::ReduceScatterBlock => {
+                let len = usize::try_from(count.checked_mul(of.1.extent())?).ok()?;
+                [from + at.rank * len, from + (1 - at.rank) * len]
+            }
+            _ => return None,
+        };
+        kernels::queue(from, |stream| pair::prepare(stream, of, at.rank == 0, [to, from, sent]))?;
+        Some(Call { of, to, from, sent, count })
     }
 }
 

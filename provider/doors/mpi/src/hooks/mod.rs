@@ -2,6 +2,7 @@
 //! collectives, windows' epochs, MPI_Finalize.
 
 mod comms;
+mod external;
 mod files;
 mod process;
 mod requests;

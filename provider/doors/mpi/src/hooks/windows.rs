@@ -6,6 +6,7 @@ use hmem::Kind;
 
 use super::{Call, hooks};
 use crate::abi::Handle;
+use crate::args::Style;
 use crate::buffer::{Failure, sync};
 use crate::call::raise;
 use crate::counts::{Path, WINDOWS};
@@ -181,14 +182,43 @@ unsafe fn get_attr(call: &mut Call<'_>) -> c_int {
         let (window, key) = (call.args.window(0), call.args.int(1));
         let code = call.forward();
         let of = call.args.abi.window;
-        let Some((base, _)) = windows::base(window).filter(|_| code == 0) else { return code };
+        let Some((base, _)) = windows::part(window).filter(|_| code == 0) else { return code };
         let value = call.args.words[2] as *mut usize;
         if key == of.base {
             value.write(base);
+        } else if key == of.model && call.args.style == Style::Fortran {
+            value.write(of.separate as usize);
         } else if key == of.model {
             value.write((&raw const call.library.abi.window.separate) as usize);
         }
         code
+    }
+}
+
+/// MPI_Win_shared_query of a window on device memory: of this process's part it answers the device's memory;
+/// another process's is none that this one loads from and stores to.
+unsafe fn shared_query(call: &mut Call<'_>) -> c_int {
+    // SAFETY: by the call: a window, a rank, places for the length, the displacement unit and the address.
+    unsafe {
+        let (window, rank) = (call.args.window(0), call.args.int(1));
+        let code = call.forward();
+        let Some((base, own)) = windows::part(window).filter(|_| code == 0) else { return code };
+        let (len, address) = (call.args.words[2] as *mut isize, call.args.words[4] as *mut usize);
+        if rank == own {
+            address.write(base);
+        } else {
+            len.write(0);
+            address.write(0);
+        }
+        code
+    }
+}
+
+unsafe fn shared_query_large(call: &mut Call<'_>) -> c_int {
+    // SAFETY: as above. The small form writes the lower half of the displacement unit alone.
+    unsafe {
+        (call.args.words[3] as *mut i64).write(0);
+        shared_query(call)
     }
 }
 
@@ -211,6 +241,10 @@ hooks! {
     MPI_Win_flush_local [mpi_win_flush_local_, ompi_win_flush_local_f] (a b) !is_empty() => unlock;
     MPI_Win_flush_local_all [mpi_win_flush_local_all_, ompi_win_flush_local_all_f] (a) !is_empty() => all_complete;
     MPI_Win_sync [mpi_win_sync_, ompi_win_sync_f] (a) !is_empty() => sync;
-    MPI_Win_get_attr [] (a b c d) !is_all_host() => get_attr;
+    MPI_Win_shared_query [mpi_win_shared_query_, ompi_win_shared_query_f] (a b c d e) !is_all_host() => shared_query;
+    MPI_Win_shared_query_c [] (a b c d e) !is_all_host() => shared_query_large;
+    MPI_Win_get_attr [mpi_win_get_attr_, ompi_win_get_attr_f] (a b c d) !is_all_host() => get_attr;
     MPI_Barrier [mpi_barrier_, ompi_barrier_f] (a) !is_all_host() => barrier;
 }
+
+hooks!(@fn mpi_win_shared_query_cptr_, Fortran, (a b c d e error), !is_all_host(), shared_query);

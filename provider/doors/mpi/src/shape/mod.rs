@@ -75,4 +75,32 @@ impl Data {
         self.tree.push(&shape.times(count), by);
         self.elements.push(Elements { shape, count, by });
     }
+
+    /// Bytes behind the last block that belong to its element: the gap before the next one.
+    pub fn behind(&self) -> usize {
+        let Some((_, high)) = self.tree.bounds() else { return 0 };
+        let ends = self.elements.iter().filter_map(|Elements { shape, count, by }| {
+            let (low, _) = shape.tree.bounds()?;
+            Some(by + low + shape.extent * *count as isize)
+        });
+        usize::try_from(ends.max().unwrap_or(high) - high).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gap_behind_the_last_block_is_as_long_as_the_one_before_each_element() {
+        let pair = Arc::new(Shape::new(Tree::block(0, 12), 16));
+        assert_eq!(Data::of(pair.clone(), 3).behind(), 4);
+        assert_eq!(Data::default().behind(), 0);
+        let mut several = Data::of(pair.clone(), 3);
+        several.push(pair, 1, -100);
+        assert_eq!(several.behind(), 4);
+        for extent in [-16, 4, 12] {
+            assert_eq!(Data::of(Arc::new(Shape::new(Tree::block(0, 12), extent)), 3).behind(), 0);
+        }
+    }
 }

@@ -26,14 +26,19 @@ const ALLTOALLW_BUFS: &[Buf] = &[
     Buf::new(In, 0, Each(1, Bytes(2), All), 3).types(),
     Buf::new(Out, 4, Each(5, Bytes(6), All), 7).types().with(0),
 ];
-const REDUCE_BUFS: &[Buf] = &[Buf::new(In, 0, One(2), 3), Buf::new(Out, 1, One(2), 3).at_root().with(0)];
-const ALLREDUCE_BUFS: &[Buf] = &[Buf::new(In, 0, One(2), 3), Buf::new(Out, 1, One(2), 3).with(0)];
+const REDUCE_BUFS: &[Buf] =
+    &[Buf::new(In, 0, One(2), 3).computed(), Buf::new(Out, 1, One(2), 3).at_root().with(0).computed()];
+const ALLREDUCE_BUFS: &[Buf] =
+    &[Buf::new(In, 0, One(2), 3).computed(), Buf::new(Out, 1, One(2), 3).with(0).computed()];
 // The first process's buffer is not written.
-const EXSCAN_BUFS: &[Buf] = &[Buf::new(In, 0, One(2), 3), Buf::new(InOut, 1, One(2), 3).with(0)];
-const REDUCE_SCATTER_BUFS: &[Buf] = &[Buf::new(In, 0, Sum(2), 3), Buf::new(Out, 1, OwnOrSum(2), 3).with(0)];
+const EXSCAN_BUFS: &[Buf] =
+    &[Buf::new(In, 0, One(2), 3).computed(), Buf::new(InOut, 1, One(2), 3).with(0).computed()];
+const REDUCE_SCATTER_BUFS: &[Buf] =
+    &[Buf::new(In, 0, Sum(2), 3).computed(), Buf::new(Out, 1, OwnOrSum(2), 3).with(0).computed()];
 const REDUCE_SCATTER_BLOCK_BUFS: &[Buf] =
-    &[Buf::new(In, 0, Times(2, Local), 3), Buf::new(Out, 1, OwnOrTimes(2), 3).with(0)];
-const REDUCE_LOCAL_BUFS: &[Buf] = &[Buf::new(In, 0, One(2), 3), Buf::new(InOut, 1, One(2), 3)];
+    &[Buf::new(In, 0, Times(2, Local), 3).computed(), Buf::new(Out, 1, OwnOrTimes(2), 3).with(0).computed()];
+const REDUCE_LOCAL_BUFS: &[Buf] =
+    &[Buf::new(In, 0, One(2), 3).computed(), Buf::new(InOut, 1, One(2), 3).computed()];
 // Nothing is written for a neighbour that is MPI_PROC_NULL.
 const NEIGHBOR_ALLGATHER_BUFS: &[Buf] =
     &[Buf::new(In, 0, One(1), 2), Buf::new(InOut, 3, Times(4, Sources), 5)];

@@ -50,8 +50,8 @@ impl Shadow {
     }
 
     /// The device's memory.
-    pub(crate) fn device(&self) -> (usize, Kind) {
-        (self.device, self.kind)
+    pub(crate) fn device(&self) -> usize {
+        self.device
     }
 
     /// The address of the public copy.

@@ -14,8 +14,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use core::ffi::c_int;
 
-use hmem::Kind;
-
 use crate::abi::Handle;
 use crate::args::Args;
 use crate::buffer::{Failure, Mirror};
@@ -135,10 +133,11 @@ pub(crate) unsafe fn with_all(each: unsafe fn(&mut Shadow) -> Result<(), Failure
     shadows.into_iter().try_for_each(|shadow| unsafe { each(shadow) })
 }
 
-/// The device memory of a window, and its kind.
-pub(crate) fn base(window: Handle) -> Option<(usize, Kind)> {
+/// The device memory of a window, and the rank of this process.
+pub(crate) fn part(window: Handle) -> Option<(usize, c_int)> {
     let table = table();
-    Some(table.as_ref()?.get(&window)?.shadow.as_ref()?.device())
+    let shadow = table.as_ref()?.get(&window)?.shadow.as_ref()?;
+    Some((shadow.device(), shadow.rank()))
 }
 
 /// The window is gone: its last bytes go to the device.

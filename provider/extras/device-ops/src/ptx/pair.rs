@@ -35,8 +35,8 @@ pub(crate) struct PairKernel {
     pub(crate) is_first: bool,
 }
 
-const PARAMETERS: [&str; 10] =
-    ["to", "from", "words", "slots", "theirs", "there", "count", "piece", "host", "number"];
+const PARAMETERS: [&str; 11] =
+    ["to", "from", "sent", "words", "slots", "theirs", "there", "count", "piece", "host", "number"];
 
 /// What all steps of a block have.
 struct Block {
@@ -60,16 +60,17 @@ impl PairKernel {
         format!("strait_pair_{side}_{:?}_{:?}_{:?}", self.op, self.ty, self.access).to_lowercase()
     }
 
-    /// The module. Parameters: where the results go, the operands, this side's words and slots, the peer's,
-    /// the number of elements, and of those in a piece, the host's words, and this kernel's number.
-    ///
+    /// The module. Parameters: where the results go, the operands, what is sent, this side's words and slots,
+    /// the peer's, the number of elements, and of those in a piece, the host's words, and this kernel's
+    /// number.
     /// A block has every so many-th piece. In a step it waits for the one that the peer sent `AHEAD` steps
     /// before, sends one, and reduces the other. All threads have sent a piece before its results are
     /// stored: these may be at the same addresses. A fence is between what the step has done and the word
     /// that says so. The last block that ends, whatever ended it, has the host see the kernel's number.
     pub(crate) fn text(self) -> CString {
         let mut t = Text::default();
-        let [to, from, words, slots, theirs, there, count, piece, host, number] = t.parameters(PARAMETERS);
+        let [to, from, sends_at, words, slots, theirs, there, count, piece, host, number] =
+            t.parameters(PARAMETERS);
         let of = Block::new(&mut t, [&words, &theirs, &host]);
         let rest = t.d_of("sub.u64", format!("{piece}, 1"));
         let pieces = t.d_of("add.u64", format!("{count}, {rest}"));
@@ -102,7 +103,7 @@ impl PairKernel {
         let skip = t.label();
         t.put(format!("@!{sends} bra {skip}"));
         let (at, few) = self.piece(&mut t, &of, &step, &piece, &count);
-        let source = t.d_of("add.u64", format!("{from}, {at}"));
+        let source = t.d_of("add.u64", format!("{sends_at}, {at}"));
         let slot = of.slot(&mut t, &there, &sent);
         plain.sweep(&mut t, (&slot, &[&source]), &few, threads, TOGETHER);
         t.place(&skip);

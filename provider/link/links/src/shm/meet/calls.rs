@@ -143,8 +143,12 @@ impl Calls<'_> {
                     Ok((cred.user(&sock) == User::Ours).then_some((sock, cred)))
                 });
                 let Ok(Some(ours)) = wide else {
-                    let what = format_args!("{addr} belongs to");
-                    self.meeting.admission.log_other_user(self.channels.own.addr(), what, cred, user);
+                    self.meeting.admission.log_other_user(
+                        self.channels.own.addr(),
+                        format_args!("{addr} belongs to"),
+                        cred,
+                        user,
+                    );
                     return Err(Failed::Gone(Gone::Denied));
                 };
                 ours
@@ -237,11 +241,10 @@ impl Calls<'_> {
     }
 
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {
-        let what = format_args!("could not make {what} to reach a peer");
         shortage_log::log(
             &mut self.meeting.shortage,
             self.channels.own.addr(),
-            what,
+            format_args!("could not make {what} to reach a peer"),
             e,
             self.channels.options.ring,
         );
