@@ -5,7 +5,7 @@
 
 share=$out/rdma/strait
 # Those that begin with far_ are made by two guests.
-checks=${CHECKS:-provider ways exchange fabtests kill remove mpi verbs verbs_late verbs_fabtests verbs_kill verbs_down verbs_remove far_verbs}
+checks=${CHECKS:-provider ways exchange fabtests kill remove mpi verbs verbs_on_demand verbs_late verbs_fabtests verbs_kill verbs_down verbs_remove far_verbs}
 
 # What a Debian that is unpacked, not installed, lacks.
 put_names() {

@@ -237,6 +237,21 @@ check_verbs() {
     for side in 0 1; do grep -Eq '^strait:   network  *out +[0-9]+ +[0-9]{1,2}(\.[0-9])? KiB' /tmp/d/log.$side || status=5; done
     report "messages, RMA, writes with data and atomics with their contents, by the link verbs" $status /tmp/d/log.?
 }
+
+# Soft RoCE copies wrong bytes on demand, which the link finds out: the same bytes come by memory that is pinned for each access.
+check_verbs_on_demand() {
+    local status=0 side
+    fresh
+    FI_STRAIT_LINKS=verbs FI_STRAIT_VERBS_ON_DEMAND=yes FI_STRAIT_LOG=info FI_STRAIT_REPORT=yes pair 100 exchange
+    both_end || status=$?
+    for side in 0 1; do
+        grep -q 'memory of System is not registered by on demand: what a transfer of memory on demand has brought: Bad message' /tmp/d/log.$side || status=2
+        grep -q '^strait:   network RMA ' /tmp/d/log.$side || status=4
+    done
+    grep -h 'on demand' /tmp/d/log.? > /tmp/d/log
+    report "the same on demand, which soft RoCE is refused" $status /tmp/d/log
+}
+
 # Takes the processor for 0.3 s of each 0.36 s, also from what sends and answers in the kernel.
 take_processor() {
     local end
@@ -312,7 +327,7 @@ check_far_verbs() {
 check_ways() {
     local status=0
     fresh
-    timeout -s KILL 60 ways > /tmp/d/log 2>&1 || status=$?
+    timeout -s KILL 100 ways > /tmp/d/log 2>&1 || status=$?
     report "ways of registration" $status /tmp/d/log
 }
 

@@ -3,8 +3,8 @@
  * Ways of registration with the first RDMA device (ci/suite/guest rdma): a line for each, with the call that refused and its errno.
  *
  * Pinned and on-demand registrations of anonymous memory carry an RDMA write and an RDMA read to a second registration of the
- * process, contents checked; dma-bufs are of the heap `system` and of /dev/udmabuf. Exits 1 where a way of the table WAYS differs
- * from what it says of soft RDMA.
+ * process, contents checked; dma-bufs are of the heap `system` and of /dev/udmabuf. Then what calls cost, a line "WHAT BYTES
+ * MICROSECONDS", the median of 33. Exits 1 where a way differs from what is expected of soft RDMA.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,11 +12,14 @@
 #include <infiniband/verbs.h>
 #include <linux/dma-heap.h>
 #include <linux/udmabuf.h>
+#include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LEN ((size_t)64 << 10)
@@ -78,26 +81,53 @@ static void connect_pair(struct ibv_context *device)
 	}
 }
 
-/* One RDMA operation of the first queue pair; 0, or EIO and the status on standard output. */
-static int transfer(enum ibv_wr_opcode opcode, struct ibv_mr *own, struct ibv_mr *other)
+/* One request of a queue pair until its completion; 0, or EIO and the status on standard output. */
+static int request(struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
-	struct ibv_sge sge = {(uintptr_t)own->addr, LEN, own->lkey};
-	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED}, *bad;
+	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
 	int i;
 
-	wr.wr.rdma.remote_addr = (uintptr_t)other->addr;
-	wr.wr.rdma.rkey = other->rkey;
-	MUST(!(errno = ibv_post_send(pair[0], &wr, &bad)), "ibv_post_send");
-	for (i = 0; i < 20000; i++) {
+	MUST(!(errno = ibv_post_send(qp, wr, &bad)), "ibv_post_send");
+	for (i = 0; i < 2000000; i++) {
 		if (ibv_poll_cq(cq, 1, &wc) > 0) {
 			if (wc.status)
 				printf("    %s\n", ibv_wc_status_str(wc.status));
 			return wc.status ? EIO : 0;
 		}
-		usleep(1000);
+		sched_yield();
 	}
 	return ETIMEDOUT;
+}
+
+/* One RDMA operation of the first queue pair, of `len` bytes at `off` of the other side's memory, which has this key. */
+static int transfer_part(enum ibv_wr_opcode opcode, struct ibv_mr *own, void *other, uint32_t rkey, size_t off, size_t len)
+{
+	struct ibv_sge sge = {(uintptr_t)own->addr, (uint32_t)len, own->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED};
+
+	wr.wr.rdma.remote_addr = (uintptr_t)other + off;
+	wr.wr.rdma.rkey = rkey;
+	return request(pair[0], &wr);
+}
+
+static int transfer(enum ibv_wr_opcode opcode, struct ibv_mr *own, struct ibv_mr *other)
+{
+	return transfer_part(opcode, own, other->addr, other->rkey, 0, LEN);
+}
+
+/* Binds a window to all of a registration, for what the first queue pair accesses; 0, or why not. */
+static int bind(struct ibv_mw *window, struct ibv_mr *mr)
+{
+	struct ibv_send_wr wr = {.opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED};
+
+	wr.bind_mw.mw = window;
+	wr.bind_mw.rkey = ibv_inc_rkey(window->rkey);
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){mr, (uintptr_t)mr->addr, mr->length, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
+	if (request(pair[1], &wr))
+		return EIO;
+	window->rkey = wr.bind_mw.rkey;
+	return 0;
 }
 
 static void fill(unsigned char *at, unsigned seed)
@@ -170,6 +200,137 @@ static int of_udmabuf(void)
 	return fd;
 }
 
+/* A window of on-demand memory, and a part of a page. */
+static void on_demand(unsigned char *at)
+{
+	enum { LITTLE = 64, OFF = 100 };
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND;
+	unsigned char *host = aligned_alloc(4096, LEN);
+	struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_mr *mr = ibv_reg_mr(pd, at, LEN, access), *own;
+	int said;
+
+	line("anonymous memory, on demand, IBV_ACCESS_MW_BIND", "ibv_reg_mr", mr ? 0 : errno, 0);
+	MUST(host && mr && window && (own = ibv_reg_mr(pd, host, LEN, ALL)), "memory and a window");
+	said = bind(window, mr);
+	line("    a window of it", "IBV_WR_BIND_MW", said, 0);
+	if (!said) {
+		fill(host, 3);
+		memset(at, 0, LEN);
+		said = transfer_part(IBV_WR_RDMA_WRITE, own, at, window->rkey, 0, LEN);
+		line("    RDMA write by the window, contents", "ibv_poll_cq", said ? said : memcmp(at, host, LEN) ? EBADMSG : 0, 0);
+		memset(at, 0, LEN);
+		said = transfer_part(IBV_WR_RDMA_WRITE, own, at, window->rkey, OFF, LITTLE);
+		line("    64 bytes at byte 100 of a page, contents", "ibv_poll_cq", said ? said : memcmp(at + OFF, host, LITTLE) ? EBADMSG : 0,
+		     EBADMSG);
+		/* The next use of the address, which has other pages. */
+		MUST(!munmap(at, LEN) && mmap(at, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at, "mmap");
+		said = transfer_part(IBV_WR_RDMA_WRITE, own, at, window->rkey, 0, LEN);
+		line("    the same address, mapped anew, contents", "ibv_poll_cq", said ? said : memcmp(at, host, LEN) ? EBADMSG : 0, 0);
+	}
+	MUST(!ibv_dealloc_mw(window) && !ibv_dereg_mr(own) && !ibv_dereg_mr(mr), "ibv_dereg_mr");
+	free(host);
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+
+static int rising(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+enum { TIMES = 33 };
+
+static void cost(const char *what, size_t len, double *took)
+{
+	qsort(took, TIMES, sizeof *took, rising);
+	printf("%-44s %9zu %9.1f\n", what, len, took[TIMES / 2]);
+}
+
+/* Of memory that is there. */
+static void costs(size_t len)
+{
+	unsigned char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int access[] = {IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND};
+	double first[TIMES], again[TIMES], end[TIMES], copied[TIMES];
+	unsigned char *other = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	MUST(at != MAP_FAILED && other != MAP_FAILED, "mmap");
+	memset(at, 1, len);
+	memset(other, 1, len);
+	for (int way = 0; way < 2; way++) {
+		struct ibv_mr *peers = ibv_reg_mr(pd, other, len, ALL);
+
+		MUST(peers, "ibv_reg_mr");
+		for (int i = 0; i < TIMES; i++) {
+			double t0 = now(), t1, t2, t3;
+			struct ibv_mr *mr = ibv_reg_mr(pd, at, len, access[way]);
+
+			t1 = now();
+			MUST(mr, "ibv_reg_mr");
+			MUST(!transfer_part(IBV_WR_RDMA_READ, mr, other, peers->rkey, 0, len), "a read");
+			t2 = now();
+			MUST(!transfer_part(IBV_WR_RDMA_READ, mr, other, peers->rkey, 0, len), "a read");
+			t3 = now();
+			first[i] = t2 - t1;
+			again[i] = t3 - t2;
+			copied[i] = t1 - t0;
+			t0 = now();
+			MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+			end[i] = now() - t0;
+		}
+		cost(way ? "on demand, ibv_reg_mr" : "pinned, ibv_reg_mr", len, copied);
+		cost("    ibv_dereg_mr", len, end);
+		cost("    RDMA read into it, the first", len, first);
+		cost("    RDMA read into it, the second", len, again);
+		MUST(!ibv_dereg_mr(peers), "ibv_dereg_mr");
+	}
+	for (int i = 0; i < TIMES; i++) {
+		double t0 = now();
+
+		memcpy(at, other, len);
+		__asm__ volatile("" : : "r"(at) : "memory");
+		copied[i] = now() - t0;
+	}
+	cost("memcpy", len, copied);
+	munmap(at, len);
+	munmap(other, len);
+}
+
+static void cost_of_windows(void)
+{
+	double made[TIMES], bound[TIMES], ended[TIMES];
+	void *at = aligned_alloc(4096, LEN);
+	struct ibv_mr *mr = ibv_reg_mr(pd, at, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+
+	MUST(at && mr, "ibv_reg_mr");
+	for (int i = 0; i < TIMES; i++) {
+		double t0 = now(), t1, t2;
+		struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+
+		t1 = now();
+		MUST(window && !bind(window, mr), "a window");
+		t2 = now();
+		MUST(!ibv_dealloc_mw(window), "ibv_dealloc_mw");
+		made[i] = t1 - t0;
+		bound[i] = t2 - t1;
+		ended[i] = now() - t2;
+	}
+	cost("ibv_alloc_mw", LEN, made);
+	cost("IBV_WR_BIND_MW, until it has completed", LEN, bound);
+	cost("ibv_dealloc_mw", LEN, ended);
+	MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+	free(at);
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -195,6 +356,7 @@ int main(void)
 	by_address("anonymous memory, pinned", at, ALL, 0);
 	by_address("anonymous memory, relaxed ordering", at, ALL | IBV_ACCESS_RELAXED_ORDERING, 0);
 	by_address("anonymous memory, on demand", at, ALL | IBV_ACCESS_ON_DEMAND, 0);
+	on_demand(at);
 	mr = ibv_reg_mr(pd, at, LEN, ALL | IBV_ACCESS_ON_DEMAND);
 	MUST(mr, "ibv_reg_mr on demand");
 	part = (struct ibv_sge){(uintptr_t)at, LEN, mr->lkey};
@@ -204,5 +366,8 @@ int main(void)
 	line("all memory, implicit on demand", "ibv_reg_mr", mr ? 0 : errno, EOPNOTSUPP);
 	by_fd("dma-buf of the heap system", of_heap(), EOPNOTSUPP);
 	by_fd("dma-buf of udmabuf", of_udmabuf(), EOPNOTSUPP);
+	for (size_t len = 16 << 10; len <= 1 << 20; len *= 4)
+		costs(len);
+	cost_of_windows();
 	return wrong;
 }

@@ -43,6 +43,7 @@ impl Mr {
     /// Where the bytes are now.
     fn at(&self, addr: u64) -> Result<u64, Refused> {
         match self.backing {
+            Backing::Host(base) if self.is_page => Ok((base + (addr - self.iova)) & !4095),
             Backing::Host(base) => Ok(base + (addr - self.iova)),
             Backing::Dmabuf { revoked: true, .. } => Err(Refused),
             // The client of the kernel's ends it with the allocation.
@@ -57,6 +58,14 @@ impl Mr {
     /// Pages that were pinned stay, though the process has unmapped them.
     fn is_pinned(&self) -> bool {
         matches!(self.backing, Backing::Host(_)) && self.access & ibv::IBV_ACCESS_ON_DEMAND == 0
+    }
+
+    /// Whether the device faults all of this in, where it has to.
+    fn faults(&self, addr: u64, len: usize, beyond: &[(u64, u64)]) -> Result<(), Refused> {
+        let at = self.at(addr)?;
+        let is_beyond = beyond.iter().any(|(first, end)| *first < at + len as u64 && at < *end);
+        let on_demand = self.access & ibv::IBV_ACCESS_ON_DEMAND != 0;
+        if on_demand && is_beyond { Err(Refused) } else { Ok(()) }
     }
 
     fn copy(&self, to: u64, from: u64, len: usize) -> bool {
@@ -86,6 +95,9 @@ impl State {
         let mr = self.mrs.get(&key).ok_or(Refused)?;
         let end = addr.checked_add(len).ok_or(Refused)?;
         let inside = addr >= mr.iova && end <= mr.iova + mr.len;
+        if inside {
+            mr.faults(addr, len as usize, &self.beyond)?;
+        }
         let allowed = mr.pd == pd && mr.access & access == access;
         if inside && allowed { Ok(mr) } else { Err(Refused) }
     }

@@ -73,7 +73,8 @@ fn add(
     let handle = state.number();
     let key = handle.wrapping_mul(0x9e37_79b1) | 1;
     let mr = ibv::ibv_mr { context, pd, addr, length: len, handle, lkey: key, rkey: key };
-    state.mrs.insert(key, Mr { pd: pd as usize, iova, len: len as u64, access, backing });
+    let is_page = access & ibv::IBV_ACCESS_ON_DEMAND != 0 && profile.is("odpwrong");
+    state.mrs.insert(key, Mr { pd: pd as usize, iova, len: len as u64, access, is_page, backing });
     Box::into_raw(Box::new(mr))
 }
 

@@ -46,6 +46,13 @@ pub extern "C" fn stand_in_verbs_peer_memory(
     lock().peer_memory = Some(PeerMemory { find, id });
 }
 
+/// No device faults this memory in, as that of a mapping without pages: it is registered on demand, and each
+/// access fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_no_faults(first: u64, len: u64) {
+    lock().beyond.push((first, first + len));
+}
+
 /// What copies bytes of dma-bufs that no processor maps, to and from addresses of either kind, and of which
 /// allocation an address is: such a registration has bytes as long as that is the same.
 #[unsafe(no_mangle)]

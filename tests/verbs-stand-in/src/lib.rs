@@ -22,6 +22,7 @@
 //! | `gids` | entries of its table of GIDs (16). 0 and 1 are link-local, 2 and 3 are the IPv4 address 10.HOST.0.DEVICE |
 //! | `mtu` | 256 to 4096 (1024) |
 //! | `nosrq`, `noatomics`, `noodp`, `nodmabuf`, `nomw` | what it lacks: it answers EOPNOTSUPP |
+//! | `odpwrong` | on demand it copies from and to where the page begins, whatever the address, as soft RoCE does |
 //! | `nomap` | dma-bufs are not mapped, but copied by what `stand_in_verbs_device_memory` was given |
 //! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always |
 //! | `down` | its port is not active |
@@ -52,7 +53,8 @@
 //! A test in the same process calls `stand_in_fail`, `stand_in_calls`, `stand_in_verbs_status` (a completion with an
 //! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too; one whose
 //! position is not 0 is a dma-buf that begins there),
-//! `stand_in_verbs_port` (up, down), `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices),
+//! `stand_in_verbs_port` (up, down), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed),
+//! `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices),
 //! `stand_in_verbs_device_memory` (copies of dma-bufs of a GPU's driver) and `stand_in_verbs_event` (any asynchronous event).
 #![allow(
     clippy::missing_safety_doc,
@@ -80,6 +82,6 @@ mod state;
 mod windows;
 
 pub use hooks::{
-    stand_in_verbs_event, stand_in_verbs_peer_memory, stand_in_verbs_port, stand_in_verbs_revoke,
-    stand_in_verbs_status,
+    stand_in_verbs_event, stand_in_verbs_no_faults, stand_in_verbs_peer_memory, stand_in_verbs_port,
+    stand_in_verbs_revoke, stand_in_verbs_status,
 };

@@ -38,6 +38,8 @@ pub struct Mr {
     pub iova: u64,
     pub len: u64,
     pub access: u32,
+    /// On demand: the driver copies from and to where the page begins, whatever the address.
+    pub is_page: bool,
     pub backing: Backing,
 }
 

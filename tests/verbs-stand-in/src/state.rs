@@ -42,6 +42,8 @@ pub struct State {
     pub pds: HashMap<usize, usize>,
     pub mrs: HashMap<u32, Mr>,
     pub peer_memory: Option<PeerMemory>,
+    /// Memory that no device faults in.
+    pub beyond: Vec<(u64, u64)>,
     pub device_memory: Option<DeviceMemory>,
     pub windows: HashMap<u32, Window>,
     pub channels: HashMap<u32, Channel>,

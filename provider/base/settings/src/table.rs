@@ -212,6 +212,14 @@ pub const VERBS_IDLE: Setting = Setting {
     help: "After this time a connection by which nothing goes gives back its queue pair, until something does",
 };
 
+pub const VERBS_ON_DEMAND: Setting = Setting {
+    name: "verbs_on_demand",
+    kind: Kind::Switch,
+    default: "no",
+    help: "Memory that the program has not registered is registered with the device on demand at its first access, and stays \
+           registered. By default it is pinned for each access",
+};
+
 pub const JOB_KEY: Setting = Setting {
     name: "job_key",
     kind: Kind::Secret("text, the same in all processes of a job"),
@@ -277,7 +285,7 @@ pub const LOG_FILE: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 28] = [
+pub const ALL: [Setting; 29] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -298,6 +306,7 @@ pub const ALL: [Setting; 28] = [
     VERBS_GID,
     VERBS_MTU,
     VERBS_IDLE,
+    VERBS_ON_DEMAND,
     JOB_KEY,
     TCP_TIMEOUT,
     TCP_LINGER,

@@ -270,6 +270,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     let (port, gid) = (read(settings::VERBS_PORT, ANY).number(), read(settings::VERBS_GID, ANY).number());
     let idle = read(settings::VERBS_IDLE, ANY).number().filter(|seconds| *seconds > 0);
     p.verbs_idle = idle.map(Duration::from_secs);
+    let on_demand = read(settings::VERBS_ON_DEMAND, ANY).switch().unwrap_or(false);
     p.fault_handler = read(settings::FAULT_HANDLER, ANY).switch().unwrap_or(p.fault_handler);
     if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
         p.connect_timeout = Duration::from_millis(ms);
@@ -302,6 +303,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         let mtu = mtu.filter(|text| settings::VERBS_MTU.check(text).complaint.is_none());
         (verbs.device, verbs.port, verbs.gid) = (device, byte(port), byte(gid));
         verbs.mtu = mtu.and_then(|text| text.parse().ok());
+        verbs.on_demand = on_demand;
     }
     p.copy_agent = match word(settings::COPY_AGENT).as_deref() {
         None | Some("auto") => CopyAgent::Beside,
@@ -353,6 +355,7 @@ pub(crate) mod tests {
             (settings::DEVICE_DIRECT, p.device_direct),
             (settings::FAULT_HANDLER, p.fault_handler),
             (settings::OFI_WRITES, p.links.writes),
+            (settings::VERBS_ON_DEMAND, verbs::Options::default().on_demand),
         ];
         for (s, on) in switches {
             assert_eq!(first(s), if on { "yes" } else { "no" });

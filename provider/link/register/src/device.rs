@@ -3,7 +3,7 @@
 use std::fmt;
 
 use hmem::registry::AdapterWrites;
-use hmem::{Caps, Span};
+use hmem::{Caps, Kind, Span};
 
 /// A way to register memory, from the best one on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,15 +15,18 @@ pub enum Way {
     Dmabuf = 1,
     /// By its address, which a peer-memory client of the kernel knows.
     PeerMemory = 2,
+    /// By its address; the adapter faults pages in, and none is pinned.
+    OnDemand = 3,
     /// By its address, as memory of the process.
-    Plain = 3,
+    Plain = 4,
 }
 
 impl Way {
     /// How many there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Way; Way::COUNT] = [Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory, Way::Plain];
+    pub const ALL: [Way; Way::COUNT] =
+        [Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory, Way::OnDemand, Way::Plain];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
@@ -31,6 +34,7 @@ impl Way {
             Way::DmabufPcie => "dma-buf over PCIe",
             Way::Dmabuf => "dma-buf",
             Way::PeerMemory => "peer memory",
+            Way::OnDemand => "on demand",
             Way::Plain => "address",
         }
     }
@@ -40,6 +44,7 @@ impl Way {
         match self {
             Way::DmabufPcie | Way::Dmabuf => span.can(Caps::DMABUF),
             Way::PeerMemory => span.can(Caps::DEVICE),
+            Way::OnDemand => span.kind() == Kind::System && span.can(Caps::CPU),
             Way::Plain => span.can(Caps::CPU),
         }
     }
@@ -122,7 +127,9 @@ pub trait Device {
     /// Has the owner see what the adapter has written, where that is [`AdapterWrites::Flushed`].
     fn flush(&mut self, span: Span) -> Result<(), (&'static str, i32)>;
 
-    /// Registers memory by this way and no other: of a refusal the call and its errno.
+    /// Registers memory by this way and no other: of a refusal the call and its errno. On demand the adapter
+    /// has accessed it when this returns, since a page that it cannot fault in is no refusal of the call that
+    /// registers.
     fn register(&mut self, way: Way, span: Span, uses: Uses) -> Result<Self::Key, (&'static str, i32)>;
 
     /// Ends a registration: when this returns, the adapter accesses its memory no more. An error says that

@@ -65,7 +65,8 @@ impl Refused {
     pub(crate) fn may(&self, kind: Kind, for_peers: bool) -> bool {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];
         Way::ALL.into_iter().any(|way| {
-            let takes = way != Way::Plain || kind == Kind::System || tried[way as usize].works;
+            let is_hosts = [Way::OnDemand, Way::Plain].contains(&way);
+            let takes = !is_hosts || kind == Kind::System || tried[way as usize].works;
             takes && self.last_of_many(kind, for_peers, way).is_none()
         })
     }

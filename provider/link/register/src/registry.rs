@@ -6,6 +6,7 @@ use hmem::registry::AdapterWrites;
 use hmem::{Caps, Kind, Span, registry};
 
 use crate::device::{Device, Refusal, Uses, Way};
+use crate::kept::Kept;
 use crate::refused::Refused;
 
 /// A registration.
@@ -30,6 +31,9 @@ struct Entry<K> {
 pub struct Registry<D: Device> {
     device: D,
     all: HashMap<u64, Entry<D::Key>>,
+    /// Memory of the host is registered on demand for accesses of this side.
+    on_demand: bool,
+    kept: Kept,
     refused: Refused,
     number: u64,
 }
@@ -42,10 +46,17 @@ fn allocation(span: Span) -> Option<u64> {
     memory.number(at).filter(|number| memory.number(at + last) == Some(*number))
 }
 
+/// Its first byte, and what is behind its last one.
+fn ends(span: Span) -> (u64, u64) {
+    (span.addr(), span.addr() + span.len() as u64)
+}
+
 impl<D: Device> Registry<D> {
-    /// None yet.
-    pub fn new(device: D) -> Registry<D> {
-        Registry { device, all: HashMap::new(), refused: Refused::default(), number: 0 }
+    /// None yet. `on_demand`: memory of the host is registered on demand for accesses of this side, and
+    /// stays so.
+    pub fn new(device: D, on_demand: bool) -> Registry<D> {
+        let (kept, refused) = (Kept::default(), Refused::default());
+        Registry { device, all: HashMap::new(), on_demand, kept, refused, number: 0 }
     }
 
     /// The adapter.
@@ -63,7 +74,9 @@ impl<D: Device> Registry<D> {
     ) -> Result<(u64, &D::Key), Vec<Refusal>> {
         let (kind, for_peers, mut refusals) = (span.kind(), uses.is_for_peers(), Vec::new());
         let sees = self.sees(span, uses).map_err(|refusal| vec![refusal])?;
-        for way in Way::ALL.into_iter().filter(|way| way.is_for(&span)) {
+        let on_demand = self.on_demand && !for_peers && !is_shared && uses.domain == 0;
+        let may = |way: &Way| way.is_for(&span) && (*way != Way::OnDemand || on_demand);
+        for way in Way::ALL.into_iter().filter(may) {
             if let Some(refusal) = self.refused.last_of_many(kind, for_peers, way) {
                 refusals.push(refusal);
                 continue;
@@ -76,6 +89,9 @@ impl<D: Device> Registry<D> {
                         log::info!("memory is registered: {by}");
                     }
                     self.number += 1;
+                    if way == Way::OnDemand {
+                        self.keep(self.number, span, uses);
+                    }
                     let allocation = allocation(span);
                     let (requests, is_closed) = (0, false);
                     let entry = Entry { key, span, uses, allocation, sees, is_shared, requests, is_closed };
@@ -91,6 +107,15 @@ impl<D: Device> Registry<D> {
             }
         }
         Err(refusals)
+    }
+
+    /// What is registered on demand stays, in place of others.
+    fn keep(&mut self, number: u64, span: Span, uses: Uses) {
+        for other in self.kept.add(ends(span), uses.local_write, number) {
+            if let Err((call, errno)) = self.close(other) {
+                log::error!("{call}: errno {errno}: memory that nothing uses stays registered on demand");
+            }
+        }
     }
 
     /// When the owner of memory sees what is written there, if the adapter writes it.
@@ -110,8 +135,14 @@ impl<D: Device> Registry<D> {
         Err(refusal)
     }
 
-    /// The registration that holds all of this memory, for these uses, if there is one that is shared.
-    pub fn find(&self, span: Span, uses: Uses) -> Option<(u64, &D::Key)> {
+    /// The registration that holds all of this memory, for these uses, if there is one that is shared, or one
+    /// on demand.
+    pub fn find(&mut self, span: Span, uses: Uses) -> Option<(u64, &D::Key)> {
+        let is_own = !uses.is_for_peers() && uses.domain == 0;
+        let is_kept = self.on_demand && is_own && Way::OnDemand.is_for(&span);
+        if let Some(number) = self.kept.find(ends(span), uses.local_write).filter(|_| is_kept) {
+            return self.key(number).map(|key| (number, key));
+        }
         let serves = |e: &Entry<D::Key>| {
             e.is_shared
                 && !e.is_closed
@@ -151,6 +182,21 @@ impl<D: Device> Registry<D> {
         let Some(entry) = self.all.get_mut(&number) else { return Ok(()) };
         entry.requests = entry.requests.saturating_sub(1);
         if entry.requests == 0 && entry.is_closed { self.remove(number) } else { Ok(()) }
+    }
+
+    /// The request that memory was registered for, by [`Registry::register`], is the last one to use it,
+    /// unless the registration is one on demand. As [`Registry::close`] for errors.
+    pub fn let_go(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
+        let is_kept = self.all.get(&number).is_some_and(|entry| self.kept.has(ends(entry.span), number));
+        if is_kept { Ok(()) } else { self.close(number).map(drop) }
+    }
+
+    /// A request that names it has failed: what is on demand may be memory by now that the adapter cannot
+    /// fault in, and all registrations of it are found no more. As [`Registry::close`] for errors.
+    pub fn note_failure(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
+        let Some(span) = self.all.get(&number).map(|entry| entry.span) else { return Ok(()) };
+        let all = self.kept.remove_all(ends(span));
+        all.into_iter().try_fold((), |(), number| self.close(number).map(drop))
     }
 
     /// The registration is not needed any more: it ends now, or with the last request that names it. Whether

@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rdma_sys::{
     Channel, Context, Cq, Device, Error, Gid, GidType, IBV_ATOMIC_GLOB, Library, Pd, Port, Qp, QpInit, Srq,
@@ -13,6 +13,7 @@ use register::Registry;
 
 use crate::bounces::Bounces;
 use crate::pairs::Pairs;
+use crate::probe::Own;
 use crate::receives::{CHUNK, Receives};
 use crate::registered::Adapter;
 use crate::sends::Sends;
@@ -61,6 +62,8 @@ pub struct Options {
     pub mtu: Option<u32>,
     /// The library, if it is not the one that the linker finds.
     pub library: Option<PathBuf>,
+    /// Memory of the host is registered on demand for accesses of this side.
+    pub on_demand: bool,
     /// Where the kernel lists its clients for memory of other devices, if elsewhere than Linux does.
     pub clients: Option<PathBuf>,
 }
@@ -105,7 +108,7 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
     found.sort_by_key(|(rank, ..)| std::cmp::Reverse(*rank));
     for (_, context, route) in found {
         let name = format!("{} port {}", context.device().name(), route.port.number);
-        match open_port(&context, route, options.clients.as_deref()) {
+        match open_port(&context, route, options) {
             Ok(verbs) => return Ok((verbs, refused)),
             Err(why) => refused.push(format!("{name}: {why}")),
         }
@@ -198,7 +201,7 @@ fn best_gid(gids: &[Gid], own: IpAddr) -> Option<Gid> {
 }
 
 /// Opens a port.
-fn open_port(context: &Context, route: Route, clients: Option<&Path>) -> Result<Verbs, String> {
+fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs, String> {
     let text = |e: Error| e.to_string();
     let attributes = context.attributes();
     let most = |n: i32| u32::try_from(n).unwrap_or(0);
@@ -252,7 +255,10 @@ fn open_port(context: &Context, route: Route, clients: Option<&Path>) -> Result<
     let sizes = Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics, repeats };
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
-    let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd, clients)));
+    let Route { port, gid, mtu, global } = &route;
+    let own = Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu };
+    let adapter = Adapter::new(&pd, options.clients.as_deref(), own);
+    let (bounces, registered) = (Bounces::new(&pd), Registry::new(adapter, options.on_demand));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
     let seconds = Default::default();
     let objects =

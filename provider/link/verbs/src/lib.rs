@@ -14,6 +14,7 @@
 //! | `receives`, `sends` | places that messages are received into, and sent from |
 //! | `pair`, `pairs` | a queue pair, and what was posted to it; those of all peers |
 //! | `bounces`, `registered` | places that short accesses to memory go by, and memory that is registered |
+//! | `probe` | whether on-demand registrations serve |
 //! | `windows` | which peer a key of memory serves |
 //! | `seconds` | the same of memory that no window can be bound to: a queue pair for it alone |
 //! | `joining` | how that is made, connected and closed |
@@ -33,6 +34,7 @@ mod memory;
 mod network;
 mod pair;
 mod pairs;
+mod probe;
 mod receives;
 mod registered;
 mod remote;

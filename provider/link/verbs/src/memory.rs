@@ -29,15 +29,20 @@ pub(crate) struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// `n` places of `each` bytes.
+    /// `n` places of `each` bytes, pinned.
     pub(crate) fn new(pd: &Pd, n: usize, each: usize) -> Result<Memory, String> {
+        Memory::with(pd, n, each, Access::LOCAL_WRITE)
+    }
+
+    /// The same with such a registration.
+    pub(crate) fn with(pd: &Pd, n: usize, each: usize, access: Access) -> Result<Memory, String> {
         let layout = n.checked_mul(each).and_then(|len| Layout::from_size_align(len.max(1), ALIGN).ok());
         let layout = layout.ok_or("too much memory")?;
         // SAFETY: a layout of some bytes.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("no memory for messages")?;
         let mut memory = Memory { at, layout, each, n, mr: None, others: Vec::new(), stays: false };
         // SAFETY: this memory is freed only after the registration has ended.
-        let mr = unsafe { pd.register(at.as_ptr().cast(), n * each, Access::LOCAL_WRITE) };
+        let mr = unsafe { pd.register(at.as_ptr().cast(), n * each, access) };
         memory.mr = Some(mr.map_err(|e| e.to_string())?);
         Ok(memory)
     }

@@ -10,6 +10,8 @@ use hmem::{Caps, Span, registry};
 use rdma_sys::{Access, Bind, Dmabuf, Error, Mr, Mw, Pd, ibv_sge};
 use register::{Device, Uses, Way};
 
+use crate::probe::{Own, Probe};
+
 /// Where the kernel lists the clients that know memory of other devices, and the module of one that older
 /// kernels do not list.
 const PEERS: &str = "/sys/kernel/mm/memory_peers";
@@ -31,6 +33,11 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    fn of(mr: Mr, span: Span, iova: u64) -> Key {
+        let (first, len) = (span.addr(), span.len() as u64);
+        Key { mr, first, iova, len, is_device: span.can(Caps::DEVICE), binds: false }
+    }
+
     /// What binds a window to all of it, by which a peer reads or writes, or both in one step, unless it is a
     /// device's: that device's atomics are not atomic with the adapter's.
     pub(crate) fn bind(&self, window: &Mw, (read, write): (bool, bool), atomics: bool) -> Bind {
@@ -75,19 +82,20 @@ pub(crate) struct Adapter {
     lacks: Option<(&'static str, i32)>,
     /// A dma-buf was taken.
     takes_dmabufs: bool,
+    probe: Probe,
 }
 
 /// What refuses dma-bufs where there is no domain for them yet.
 pub(crate) const NO_DOMAIN: (&str, i32) = ("a queue pair for it alone", libc::EAGAIN);
 
 impl Adapter {
-    /// Of this domain. `clients`: where the kernel lists them.
-    pub(crate) fn new(pd: &Pd, clients: Option<&Path>) -> Adapter {
+    /// Of this domain. `clients`: where the kernel lists them; `own`: how the port is reached from itself.
+    pub(crate) fn new(pd: &Pd, clients: Option<&Path>, own: Own) -> Adapter {
         let clients = clients.unwrap_or(Path::new(PEERS));
         let is_listed = fs::read_dir(clients).is_ok_and(|mut all| all.next().is_some());
         let knows_peers = is_listed || fs::metadata(PEERMEM).is_ok();
-        let (pd, domains, lacks) = (pd.clone(), HashMap::new(), Some(NO_DOMAIN));
-        Adapter { pd, domains, knows_peers, lacks, takes_dmabufs: false }
+        let (domains, lacks, probe) = (HashMap::new(), Some(NO_DOMAIN), Probe::new(pd, own));
+        Adapter { pd: pd.clone(), domains, knows_peers, lacks, takes_dmabufs: false, probe }
     }
 
     /// A domain is a peer's alone from now on.
@@ -127,6 +135,18 @@ impl Adapter {
             self.takes_dmabufs = true;
         }
         NO_DOMAIN
+    }
+
+    /// Registers memory on demand, which the device has accessed then.
+    fn register_on_demand(&mut self, span: Span, uses: Uses) -> Result<Mr, (&'static str, i32)> {
+        self.probe.check()?;
+        let access = access(uses).and(Access::ON_DEMAND);
+        // SAFETY: memory that requests of this side access. None does once a page of it was unmapped: what
+        // is mapped there next is the process's too, and requests name it as they name what is there now.
+        let mr = unsafe { self.pd.register(span.as_ptr().cast(), span.len(), access) }.map_err(refused)?;
+        // SAFETY: the registration is as long as this call; a request is about to read or write the memory,
+        // whose operation has it.
+        unsafe { self.probe.touch(span, mr.lkey(), uses.local_write) }.map(|()| mr)
     }
 }
 
@@ -188,14 +208,14 @@ impl Device for Adapter {
                 // request has it, or the program has registered it for that (fi_mr(3)).
                 (unsafe { pd.register_dmabuf(part, access(uses)) }, iova)
             }
+            Way::OnDemand => return self.register_on_demand(span, uses).map(|mr| Key::of(mr, span, first)),
             Way::PeerMemory | Way::Plain => {
                 // SAFETY: as above; it stays mapped ([`Span::stays`], which the caller asks).
                 (unsafe { pd.register(span.as_ptr().cast(), len, access(uses)) }, first)
             }
         };
-        let is_device = span.can(Caps::DEVICE);
         let binds = uses.domain == 0 && uses.is_for_peers();
-        Ok(Key { mr: mr.map_err(refused)?, first, iova, len: len as u64, is_device, binds })
+        Ok(Key { binds, ..Key::of(mr.map_err(refused)?, span, iova) })
     }
 
     fn deregister(&mut self, key: Key) -> Result<(), (&'static str, i32)> {

@@ -50,7 +50,7 @@ impl Objects {
         let id = in_domain.map_or(0, |(id, _)| id);
         let uses = Uses { local_write: is_read, domain: id, ..Uses::default() };
         // To register a device's takes longer than to copy it. What is done once may be injected.
-        let shared = || self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
+        let mut shared = || self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
         let is_copied = local.len() <= EACH && (piece.once.is_some() || !local.can(Caps::DEVICE));
         let shared = if is_copied { None } else { shared() };
         if local.len() <= EACH && shared.is_none() {
@@ -82,13 +82,16 @@ impl Objects {
         Ok(Local { bytes, is_inline: false, posted })
     }
 
-    /// Registers memory for one request, whose end is that of the registration.
+    /// Registers memory for one request, whose end is that of the registration, unless that is on demand.
     fn register_for_one(&mut self, local: Span, uses: Uses) -> Result<(u64, ibv_sge), NotSent> {
         let made = self.registered.register(local, uses, false).map(|(number, key)| (number, key.sge(local)));
         let (number, bytes) = match made {
             Ok(made) => made,
             // Room for it may come where a request ends; what the program has registered may stay for good.
-            Err(refusals) if self.registered.is_used() && refusals.iter().all(|r| r.is_for_now()) => {
+            Err(refusals)
+                if self.registered.is_used()
+                    && refusals.iter().all(|r| r.is_for_now() || r.way == Some(register::Way::OnDemand)) =>
+            {
                 return Err(NotSent::Busy);
             }
             Err(refusals) => {
@@ -98,7 +101,7 @@ impl Objects {
         };
         self.registered.begin(number);
         // With the request under way this cannot fail yet.
-        let _ = self.registered.close(number);
+        let _ = self.registered.let_go(number);
         Ok((number, bytes))
     }
 }
@@ -118,7 +121,9 @@ pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) 
 pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
     let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].into_iter();
     let all = kinds.flat_map(|kind| [false, true].map(|for_peers| registered.describe(kind, for_peers)));
-    let is_shown = |text: &String| !text.starts_with("System") || text.contains("(not ");
+    let is_shown = |text: &String| {
+        !text.starts_with("System") || text.contains("(not ") || text.contains(register::Way::OnDemand.name())
+    };
     all.flatten().filter(is_shown).collect::<Vec<_>>().join(", ")
 }
 

@@ -60,6 +60,13 @@ impl Used<'_> {
             log::error!("{call}: errno {errno}: what was read into memory of a device cannot be used");
             did = Did::Unwritten(op);
         }
+        if let Some(Err((call, errno))) =
+            held.filter(|_| !is_done).map(|number| self.registered.note_failure(number))
+        {
+            log::error!(
+                "{call}: errno {errno}: memory on demand that a request has failed with stays registered"
+            );
+        }
         // What was done may be repeated.
         let late = late.filter(|_| !is_done);
         held.into_iter().chain(late).for_each(|number| end_request(self.registered, number));

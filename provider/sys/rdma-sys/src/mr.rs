@@ -112,7 +112,8 @@ impl Pd {
     ///
     /// # Safety
     /// Until the [`Mr`] is gone, the memory is mapped, and what holds it expects that the device and, as
-    /// far as `access` says, peers read and write it.
+    /// far as `access` says, peers read and write it. On demand, and where peers do not, both are needed
+    /// from the posting of each request that names it until that has completed.
     pub unsafe fn register(&self, address: *mut c_void, len: usize, access: Access) -> Result<Mr, Error> {
         let functions = self.context().functions();
         let (call, raw) = match functions.reg_mr_iova2 {

@@ -21,5 +21,6 @@ mod device;
 mod faults;
 mod idle;
 mod lone;
+mod on_demand;
 mod once;
 mod rma;

@@ -141,6 +141,7 @@ mod tests {
             ("verbs_port", "2"),
             ("verbs_gid", "3"),
             ("verbs_mtu", "2048"),
+            ("verbs_on_demand", "yes"),
         ]);
         assert_eq!(complaints, Vec::<String>::new());
         let options = verbs::Options {
@@ -148,6 +149,7 @@ mod tests {
             port: Some(2),
             gid: Some(3),
             mtu: Some(2048),
+            on_demand: true,
             ..verbs::Options::default()
         };
         assert_eq!(p.links.verbs, Some(options));

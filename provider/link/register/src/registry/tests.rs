@@ -54,8 +54,12 @@ impl Device for Fake {
 }
 
 fn registry(errno: &[(Way, i32)]) -> Registry<Fake> {
+    registry_of(errno, false)
+}
+
+fn registry_of(errno: &[(Way, i32)], on_demand: bool) -> Registry<Fake> {
     let errno = errno.iter().map(|(way, errno)| (*way as u8, *errno)).collect();
-    Registry::new(Fake { errno, sees: Some(AdapterWrites::Seen), ..Fake::default() })
+    Registry::new(Fake { errno, sees: Some(AdapterWrites::Seen), ..Fake::default() }, on_demand)
 }
 
 /// Memory that is said to be a device's; nothing follows its address.
@@ -271,4 +275,207 @@ fn memory_that_is_none_for_an_adapter_says_nothing_of_other_memory_of_its_kind()
     assert_eq!((all.may(Kind::Cuda, true), all.describe(Kind::Cuda, true)), (true, None));
     all.device().sees = Some(AdapterWrites::Seen);
     all.register(device(64), WRITE, false).expect("memory that does not");
+}
+
+const OWN_READ: Uses = Uses { local_write: false, remote_read: false, remote_write: false, domain: 0 };
+const OWN_WRITE: Uses = Uses { local_write: true, ..OWN_READ };
+
+/// Registers memory for one request, which is under way when this returns, and is said to be.
+fn for_one(all: &mut Registry<Fake>, span: Span, uses: Uses) -> u64 {
+    let found = all.find(span, uses).map(|(number, _)| number);
+    let number = found.unwrap_or_else(|| all.register(span, uses, false).expect("a way").0);
+    all.begin(number);
+    if found.is_none() {
+        all.let_go(number).expect("it is in use");
+    }
+    number
+}
+
+#[test]
+fn what_is_registered_on_demand_stays_and_is_found_again() {
+    let mut all = registry_of(&[], true);
+    let span = Span::leak(4096);
+    let part = span.part(10, 80).expect("a part");
+    let first = for_one(&mut all, span, OWN_WRITE);
+    assert_eq!(all.device().calls, [Way::OnDemand]);
+    all.end(first).expect("an end");
+    assert_eq!((for_one(&mut all, part, OWN_READ), for_one(&mut all, part, OWN_WRITE)), (first, first));
+    assert_eq!(all.device().calls, [Way::OnDemand], "one registration serves all");
+    assert!(all.find(span, READ).is_none() && all.find(span, WRITE).is_none(), "no peer");
+}
+
+#[test]
+fn peers_and_what_is_shared_get_none_on_demand() {
+    let mut all = registry_of(&[], true);
+    all.register(Span::leak(64), READ, false).expect("a way");
+    all.register(Span::leak(64), OWN_READ, true).expect("a way");
+    assert_eq!(all.device().calls, [Way::Plain, Way::Plain]);
+}
+
+#[test]
+fn what_is_on_demand_is_of_the_domain_that_peers_share() {
+    let mut all = registry_of(&[], true);
+    let (span, apart) = (Span::leak(64), Uses { domain: 7, ..OWN_READ });
+    for_one(&mut all, span, OWN_READ);
+    assert!(all.find(span, apart).is_none());
+    all.register(span, apart, false).expect("a way");
+    assert_eq!(all.device().calls, [Way::OnDemand, Way::Plain]);
+}
+
+#[test]
+fn memory_that_the_adapter_does_not_fault_in_is_pinned_for_each_request() {
+    let mut all = registry_of(&[(Way::OnDemand, libc::EFAULT)], true);
+    for _ in 0..2 {
+        let number = for_one(&mut all, Span::leak(64), OWN_WRITE);
+        all.end(number).expect("an end");
+        assert_eq!(all.device().live.len(), 0, "what was pinned for one request");
+    }
+    assert_eq!(all.device().calls, [Way::OnDemand, Way::Plain, Way::OnDemand, Way::Plain]);
+    let text = all.describe(Kind::System, false).expect("what came of it");
+    assert!(text.starts_with("System by address (not on demand: ibv_reg: Bad address"), "{text}");
+}
+
+#[test]
+fn what_failed_is_registered_anew() {
+    let mut all = registry_of(&[], true);
+    let (span, other) = (Span::leak(64), Span::leak(64));
+    let [read, written, beside] =
+        [(span, OWN_READ), (span.part(1, 63).expect("a part"), OWN_WRITE), (other, OWN_WRITE)]
+            .map(|(span, uses)| for_one(&mut all, span, uses));
+    all.note_failure(read).expect("it is in use");
+    assert!(
+        all.find(span, OWN_READ).is_none() && all.find(span.part(1, 1).expect("a part"), OWN_WRITE).is_none()
+    );
+    for number in [read, written, beside] {
+        all.end(number).expect("an end");
+    }
+    assert_eq!(all.device().live.len(), 1, "the one of other memory");
+    assert_ne!(for_one(&mut all, span, OWN_READ), read);
+    let pinned = registry(&[]).register(span, OWN_READ, false).map(|(number, _)| number);
+    assert_eq!(registry(&[]).note_failure(pinned.expect("a way")), Ok(()));
+}
+
+#[test]
+fn what_makes_room_ends_with_its_last_request() {
+    let mut all = registry_of(&[], true);
+    let memory = Span::leak(8192);
+    let part = |off, len| memory.part(off, len).expect("a part");
+    let small = for_one(&mut all, part(100, 50), OWN_WRITE);
+    let large = for_one(&mut all, part(0, 4096), OWN_WRITE);
+    assert_eq!(all.device().live.len(), 2, "one is in use that another one holds");
+    all.end(small).expect("an end");
+    all.end(large).expect("an end");
+    assert_eq!(all.device().live.len(), 1);
+    for at in 0..2 * crate::kept::MOST {
+        let number = for_one(&mut all, Span::leak(64 + at % 3), OWN_READ);
+        all.end(number).expect("an end");
+    }
+    assert_eq!(all.device().live.len(), crate::kept::MOST);
+}
+
+/// Pages of a process, each with a number that it has until it is unmapped: what an adapter accesses by a
+/// registration are those that it has pinned, or those that are mapped when it does.
+#[derive(Debug, Default)]
+struct Pages {
+    mapped: Vec<u64>,
+    last: u64,
+    /// By key: on demand the first page and how many; else the pages that it has pinned.
+    keys: BTreeMap<u32, Result<(usize, usize), Vec<u64>>>,
+    key: u32,
+    /// On demand it pins nevertheless.
+    is_broken: bool,
+}
+
+const PAGE: usize = 4096;
+
+impl Pages {
+    fn change(&mut self, page: usize) {
+        self.last += 1;
+        self.mapped[page] = self.last;
+    }
+
+    /// The pages that an access finds, of those from the first one of a registration on.
+    fn found(&self, key: u32, skip: usize, len: usize) -> Vec<u64> {
+        match &self.keys[&key] {
+            Ok((first, _)) => self.mapped[first + skip..][..len].to_vec(),
+            Err(pinned) => pinned[skip..][..len].to_vec(),
+        }
+    }
+}
+
+impl Device for Pages {
+    type Key = (u32, usize);
+
+    fn sees(&mut self, _span: Span) -> Result<AdapterWrites, (&'static str, i32)> {
+        Ok(AdapterWrites::Seen)
+    }
+
+    fn flush(&mut self, _span: Span) -> Result<(), (&'static str, i32)> {
+        Ok(())
+    }
+
+    fn register(&mut self, way: Way, span: Span, _uses: Uses) -> Result<(u32, usize), (&'static str, i32)> {
+        let (first, len) = (span.addr() as usize / PAGE - 1, span.len() / PAGE);
+        let pinned = self.mapped[first..][..len].to_vec();
+        let on_demand = way == Way::OnDemand && !self.is_broken;
+        self.key += 1;
+        self.keys.insert(self.key, if on_demand { Ok((first, len)) } else { Err(pinned) });
+        Ok((self.key, first))
+    }
+
+    fn deregister(&mut self, (key, _): (u32, usize)) -> Result<(), (&'static str, i32)> {
+        self.keys.remove(&key).map(drop).ok_or(("a key", libc::EINVAL))
+    }
+}
+
+/// Whether each access, among changes of what is mapped, finds what is mapped when it is posted.
+fn accesses_are_right(is_broken: bool, on_demand: bool, steps: &[(u8, usize, usize)]) -> bool {
+    const ALL: usize = 8;
+    let mut all = Registry::new(Pages { mapped: vec![0; ALL], is_broken, ..Pages::default() }, on_demand);
+    for &(what, first, len) in steps {
+        let (first, len) = (first % ALL, len % 3 + 1);
+        let len = len.min(ALL - first);
+        if what == 0 {
+            all.device().change(first);
+            continue;
+        }
+        // SAFETY: an address that no call of this test follows.
+        let span = unsafe { Span::new((first + 1) * PAGE, len * PAGE, Kind::System) };
+        let uses = if what == 1 { OWN_READ } else { OWN_WRITE };
+        let found = all.find(span, uses).map(|(number, key)| (number, *key));
+        let (number, key) = found.unwrap_or_else(|| {
+            let (number, key) = all.register(span, uses, false).expect("a way");
+            (number, *key)
+        });
+        all.begin(number);
+        if found.is_none() {
+            all.let_go(number).expect("it is in use");
+        }
+        let pages = all.device();
+        let is_right = pages.found(key.0, first - key.1, len) == pages.mapped[first..][..len];
+        all.end(number).expect("an end");
+        if !is_right {
+            return false;
+        }
+    }
+    true
+}
+
+proptest! {
+    /// Memory is unmapped and mapped between accesses, of whatever length: none finds a page that is not there
+    /// any more, whether memory is registered on demand or for each access.
+    #[test]
+    fn no_access_finds_pages_that_were_unmapped(
+        steps in prop::collection::vec((0u8..3, 0usize..8, 0usize..3), 0..60),
+    ) {
+        prop_assert!(accesses_are_right(false, true, &steps));
+        prop_assert!(accesses_are_right(false, false, &steps));
+    }
+}
+
+/// The check above finds an adapter whose registrations stay and have pages that were unmapped.
+#[test]
+fn registrations_that_stay_and_pin_are_found_out() {
+    assert!(accesses_are_right(true, false, &[(1, 0, 0), (0, 0, 0), (1, 0, 0)]));
+    assert!(!accesses_are_right(true, true, &[(1, 0, 0), (0, 0, 0), (1, 0, 0)]));
 }
