@@ -5,7 +5,7 @@
 
 share=$out/rdma/strait
 # Those that begin with far_ are made by two guests.
-checks=${CHECKS:-provider ways exchange fabtests kill remove mpi verbs verbs_on_demand verbs_late verbs_fabtests verbs_kill verbs_down verbs_remove far_verbs}
+checks=${CHECKS:-provider ways exchange fabtests kill remove mpi many verbs verbs_on_demand verbs_late verbs_fabtests verbs_kill verbs_down verbs_remove far_verbs far_mpi}
 
 # What a Debian that is unpacked, not installed, lacks.
 put_names() {
@@ -36,6 +36,7 @@ put_share() {
     build ends rdma/ends.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
     last=(-libverbs)
     build ways rdma/ways.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
+    build many rdma/many.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
     last=()
     build exchange mpi/exchange.c mpicc.openmpi -O1 -Wall
 }

@@ -127,12 +127,12 @@ check_memory() {
     [ "$(available)" = "$before" ] && echo "ok all memory is back" || echo "FAILED all memory is back: $(available), not $before"
 }
 
-# call NAME FUNCTION: as check, of a function of this script.
+# call NAME FUNCTION ARGUMENT...: as check, of a function of this script.
 call() {
-    local status=0
-    "$2" > /tmp/log 2>&1 || status=$?
+    local name=$1 status=0; shift
+    "$@" > /tmp/log 2>&1 || status=$?
     sed 's/^/    /' /tmp/log | tail -n 40
-    if [ $status = 0 ]; then echo "ok $1"; else echo "FAILED $1 (status $status)"; fi
+    if [ $status = 0 ]; then echo "ok $name"; else echo "FAILED $name (status $status)"; fi
 }
 
 # Files straight into memory of devices: disks that reach it, and a file system that has no O_DIRECT into it.
@@ -166,25 +166,46 @@ check_vanish() {
     check "libfabric: the device of a process goes away" 180 exchange "$ported" "$(function_of near)" gone
 }
 
+# A soft RDMA device on an interface, whose packets hold a page and their headers.
+rdma_on() {
+    modprobe -a rdma_rxe ib_uverbs
+    ip link set "$1" mtu 4500
+    ip link set "$1" up
+    check "soft RDMA on $1" 20 direct link "$1"
+}
+
 check_demand() {
-    modprobe -a rdma_rxe ib_uverbs dummy
+    modprobe dummy
     ip link show dummy0 > /dev/null 2>&1 || ip link add dummy0 type dummy
-    # Packets of 4096 bytes and their headers.
-    ip link set dummy0 mtu 9000
-    ip link set dummy0 up
     ip addr add 10.9.88.1/24 dev dummy0
-    check "soft RDMA: registration on demand" 100 demand "$(function_of near)" dummy0
+    rdma_on dummy0
+    check "soft RDMA: registration on demand" 100 demand "$(function_of near)"
+    two "$(function_of near)" "$(function_of nested)"
+}
+
+# Two processes, whose memory is of these functions.
+two() {
+    timeout -s KILL 100 direct 0 10.9.88.1 "sysfs:$1" > /tmp/direct &
+    check "soft RDMA of two processes straight into the memory of two devices" 100 direct 1 10.9.88.1 "sysfs:$2"
+    wait $! && grep '^RDMA ' /tmp/direct || echo "FAILED the other process"
+}
+
+# The network card.
+card() {
+    modprobe virtio_net
+    for _ in $(seq 100); do [ -e /sys/class/net/eth0 ] && break; sleep 0.1; done
+    ip addr add "10.9.77.$(($(of_kernel far) + 1))/24" dev eth0
+    ip link set eth0 up
 }
 
 # One of two guests: messages, RMA and atomics in the memory of a device of each, by TCP.
 check_far() {
     local role before
     role=$(of_kernel far) before=$(available)
-    modprobe virtio_net
-    for _ in $(seq 100); do [ -e /sys/class/net/eth0 ] && break; sleep 0.1; done
-    ip addr add "10.9.77.$((role + 1))/24" dev eth0
-    ip link set eth0 up
+    card
     call "two guests by tcp: messages, RMA and atomics in the memory of a device of each, process $role" far
+    rdma_on eth0
+    check "two guests by soft RDMA, straight into the memory of a device of each, process $role" 200 direct "$role" 10.9.77.1 "sysfs:$(function_of near)"
     [ "$(available)" = "$before" ] && echo "ok all memory is back" || echo "FAILED all memory is back: $(available), not $before"
 }
 far() {
@@ -192,6 +213,78 @@ far() {
     grep 'tcp connected' /tmp/far | head -n 2
     # By shared memory it would be another test.
     grep -q 'tcp connected' /tmp/far
+}
+
+# The two devices whose BARs VFIO is to have.
+bars() {
+    local f
+    for f in "$pci"/*; do [ "$(cat "$f/vendor" "$f/device")" = "0x1af4
+0x1110" ] && basename "$f"; done
+}
+vfio() {
+    local f
+    modprobe vfio_iommu_type1 allow_unsafe_interrupts=1
+    modprobe vfio_pci
+    for f in $(bars); do
+        echo vfio-pci > "$pci/$f/driver_override"
+        echo "$f" > /sys/bus/pci/drivers_probe
+    done
+}
+
+# pair_of LIMIT MEMORY MEMORY [revoke]: two processes, by dma-bufs.
+pair_of() {
+    local limit=$1 status=0; shift
+    timeout -s KILL "$limit" env LD_PRELOAD=/lib/dmabuf_ioctl.so direct 0 10.9.77.1 "$1" $3 > /tmp/direct 2>&1 &
+    timeout -s KILL "$limit" env LD_PRELOAD=/lib/dmabuf_ioctl.so direct 1 10.9.77.1 "$2" $3 2>&1 || status=$?
+    wait $! || status=$?
+    cat /tmp/direct
+    return $status
+}
+pair() { call "soft RDMA of two processes with dma-bufs: $*" pair_of 60 "$@"; }
+
+# In place of the kernel's driver the one that takes dma-bufs.
+patched() {
+    vfio
+    bar=$(bars | head -n 1)
+    card
+    rdma_on eth0
+    for memory in $1; do
+        check "the driver of Linux: $memory" 20 direct refused "$memory"
+        check "the driver of Linux, by the kernel's interface: $memory" 20 env LD_PRELOAD=/lib/dmabuf_ioctl.so direct refused "$memory"
+    done
+    rmmod rdma_rxe
+    insmod /patched.ko
+    rdma_on eth0
+}
+
+# What the driver of Linux says of each, and what the one that takes dma-bufs does.
+check_dmabuf() {
+    local near memory bar
+    near=sysfs:$(function_of near)
+    patched "heap udmabuf vfio:$(bars | head -n 1)"
+    pair heap udmabuf
+    pair udmabuf "vfio:$bar"
+    pair "vfio:$bar" "vfio:$(bars | tail -n 1)"
+    pair "$near" "vfio:$bar"
+    pair heap "vfio:$bar" revoke
+    dmesg | grep -E 'rdma_rxe: (dma-buf|the exporter)' | sed 's/^/    kernel: /'
+}
+
+# A processor whose host bridge passes nothing on: the BAR is none for the adapter.
+check_dmabuf_apart() {
+    local memory bar
+    patched ""
+    check "a BAR that the adapter does not reach" 20 env LD_PRELOAD=/lib/dmabuf_ioctl.so direct refused "vfio:$bar"
+    pair heap udmabuf
+}
+
+# One of two guests, whose memory is a BAR.
+check_dmabuf_far() {
+    local memory bar role
+    role=$(of_kernel far)
+    patched ""
+    check "two guests by soft RDMA, straight into the BAR of a device of each, process $role" 200 \
+        env LD_PRELOAD=/lib/dmabuf_ioctl.so direct "$role" 10.9.77.1 "vfio:$bar"
 }
 
 # A word of the kernel's command line.

@@ -323,6 +323,56 @@ check_far_verbs() {
     both_at verbs_end
 }
 
+# 1 000 queue pairs, and the 1 000 that they are connected to.
+check_many() {
+    local status=0
+    fresh
+    timeout -s KILL 200 many 1000 > /tmp/d/log 2>&1 || status=$?
+    report "1000 pairs of queue pairs: a message of each" $status /tmp/d/log
+}
+
+# In place of ssh, for Open MPI's launcher: HOST COMMAND..., which the other guest finds where both meet, and runs.
+put_agent() {
+    cat > /tmp/agent << 'AGENT'
+#!/bin/bash
+shift
+echo "$*" > /meet/command.new
+mv /meet/command.new /meet/command
+until [ -e /meet/launched ]; do sleep 0.1; done
+AGENT
+    chmod 755 /tmp/agent
+}
+
+# Open MPI, a rank in each of two guests, by its BTL of libfabric and the link verbs.
+check_far_mpi() (
+    local status=0
+    fresh
+    export FI_STRAIT_LINKS=verbs FI_STRAIT_REPORT=yes
+    # The launcher's daemon looks for it in both.
+    put_agent
+    both_at mpi
+    if [ "$far" = 0 ]; then
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+            timeout -s KILL 300 mpirun.openmpi --prtemca plm_ssh_agent /tmp/agent --host guest0:1,guest1:1 -n 2 --map-by node --bind-to none \
+            -x FI_STRAIT_LINKS -x FI_STRAIT_REPORT -x FI_PROVIDER -x FI_PROVIDER_PATH --mca mpi_yield_when_idle 1 \
+            --mca pml ob1 --mca btl ofi,self --mca btl_ofi_mode 2 --mca osc rdma --mca btl_ofi_provider_include strait \
+            --mca opal_common_ofi_provider_include strait --leave-session-attached bash -c 'echo "a rank of $(uname -n)" && exec exchange' > /tmp/d/log 2>&1 || status=$?
+        grep -q '^exchange ok' /tmp/d/log || status=3
+        [ "$(grep -c 'peers: verbs verbs (rxe0' /tmp/d/log)" = 2 ] || status=4
+        [ "$(grep -c '^strait:   network RMA  *out  *[0-9][0-9]*  *[1-9]' /tmp/d/log)" = 2 ] || status=6
+        [ "$(grep '^a rank of guest[01]$' /tmp/d/log | sort -u | wc -l)" = 2 ] || status=5
+        : > /meet/launched
+        : > /meet/ended
+    else
+        until [ -e /meet/command ] || [ -e /meet/ended ]; do sleep 0.1; done
+        bash -c "$(cat /meet/command)" > /tmp/d/log 2>&1 &
+        : > /meet/launched
+        until [ -e /meet/ended ]; do sleep 0.5; done
+    fi
+    report "two guests: Open MPI, a rank of each: tests/mpi/exchange.c" $status /tmp/d/log
+    both_at mpi_end
+)
+
 # How memory can be registered with the device.
 check_ways() {
     local status=0

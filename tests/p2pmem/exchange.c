@@ -9,8 +9,6 @@
 #include "fab.h"
 #include "peer.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 
@@ -264,30 +262,6 @@ static void run(char **argv)
 	exit(0);
 }
 
-static void connect_far(const char *address)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(PORT) };
-	uint64_t begin = now_ns();
-	int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
-
-	CHECK(fd >= 0 && inet_pton(AF_INET, address, &at.sin_addr) == 1, "%s is no address", address);
-	if (me == 0) {
-		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-		CHECK(!bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 1), "%s: %s", address, strerror(errno));
-		far = accept(fd, NULL, NULL);
-		CHECK(far >= 0, "accept: %s", strerror(errno));
-		close(fd);
-		return;
-	}
-	while (connect(fd, (struct sockaddr *)&at, sizeof at)) {
-		CHECK(now_ns() - begin < 150000000000u, "%s: %s", address, strerror(errno));
-		close(fd);
-		usleep(200000);
-		fd = socket(AF_INET, SOCK_STREAM, 0);
-	}
-	far = fd;
-}
-
 /* One of two processes, on hosts of their own. */
 static int run_far(char **argv)
 {
@@ -299,7 +273,7 @@ static int run_far(char **argv)
 	shared = shared_memory(sizeof *shared);
 	host = malloc(SIZE);
 	peer_alloc(&peer, argv[2], SIZE);
-	connect_far(argv[4]);
+	far = peer_connect(me, argv[4], PORT);
 	fab_open(&fab, o);
 	say(&fab.name, sizeof fab.name);
 	hear(&other, sizeof other);

@@ -6,8 +6,10 @@
 #define PEER_H
 
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -107,6 +110,30 @@ static inline void peer_unbind(const char *publisher)
 
 	MUST(fd >= 0 && write(fd, publisher, strlen(publisher)) == (ssize_t)strlen(publisher), "unbind: %s", strerror(errno));
 	close(fd);
+}
+
+/* A connection of the two processes of a test: role 0 is called at its address, for 150 s. */
+static inline int peer_connect(int role, const char *address, unsigned short port)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(port) };
+	int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1, called;
+
+	MUST(fd >= 0 && inet_pton(AF_INET, address, &at.sin_addr) == 1, "%s is no address", address);
+	if (role == 0) {
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+		MUST(!bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 1), "%s: %s", address, strerror(errno));
+		called = accept(fd, NULL, NULL);
+		MUST(called >= 0, "accept: %s", strerror(errno));
+		close(fd);
+		return called;
+	}
+	for (int i = 0; connect(fd, (struct sockaddr *)&at, sizeof at); i++) {
+		MUST(i < 750, "%s: %s", address, strerror(errno));
+		close(fd);
+		usleep(200000);
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+	}
+	return fd;
 }
 
 #endif

@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <linux/dma-heap.h>
 #include <linux/udmabuf.h>
 #include <sched.h>
@@ -22,19 +21,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "pair.h"
+
 #define LEN ((size_t)64 << 10)
-#define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
-#define MUST(cond, what)                                                                  \
-	do {                                                                              \
-		if (!(cond)) {                                                            \
-			fprintf(stderr, "ways: %s: %s\n", what, strerror(errno));         \
-			exit(1);                                                          \
-		}                                                                         \
-	} while (0)
-
-static struct ibv_pd *pd;
-static struct ibv_cq *cq;
+static struct pair_device device;
 static struct ibv_qp *pair[2];
 static int wrong;
 
@@ -47,40 +38,6 @@ static void line(const char *way, const char *call, int said, int expected)
 	wrong |= said != expected;
 }
 
-static void connect_pair(struct ibv_context *device)
-{
-	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {16, 16, 1, 1, 0}};
-	union ibv_gid gid;
-	int index = -1, i;
-
-	/* A GID of IPv4: index 0 is link-local. */
-	for (i = 0; i < 16 && index < 0; i++)
-		if (!ibv_query_gid(device, 1, i, &gid) && gid.raw[10] == 0xff && gid.raw[11] == 0xff)
-			index = i;
-	MUST(index >= 0, "no GID of an IPv4 address");
-	MUST((pd = ibv_alloc_pd(device)), "ibv_alloc_pd");
-	MUST((cq = ibv_create_cq(device, 64, NULL, NULL, 0)), "ibv_create_cq");
-	init.send_cq = init.recv_cq = cq;
-	for (i = 0; i < 2; i++)
-		MUST((pair[i] = ibv_create_qp(pd, &init)), "ibv_create_qp");
-	for (i = 0; i < 2; i++) {
-		struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL};
-
-		MUST(!(errno = ibv_modify_qp(pair[i], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)), "INIT");
-		attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = pair[!i]->qp_num,
-			.max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-			.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = index, .hop_limit = 4}}};
-		MUST(!(errno = ibv_modify_qp(pair[i], &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)), "RTR");
-	}
-	for (i = 0; i < 2; i++) {
-		struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
-
-		MUST(!(errno = ibv_modify_qp(pair[i], &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)), "RTS");
-	}
-}
-
 /* One request of a queue pair until its completion; 0, or EIO and the status on standard output. */
 static int request(struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
@@ -88,9 +45,9 @@ static int request(struct ibv_qp *qp, struct ibv_send_wr *wr)
 	struct ibv_wc wc;
 	int i;
 
-	MUST(!(errno = ibv_post_send(qp, wr, &bad)), "ibv_post_send");
+	PAIR_MUST(!(errno = ibv_post_send(qp, wr, &bad)), "ibv_post_send");
 	for (i = 0; i < 2000000; i++) {
-		if (ibv_poll_cq(cq, 1, &wc) > 0) {
+		if (ibv_poll_cq(device.cq, 1, &wc) > 0) {
 			if (wc.status)
 				printf("    %s\n", ibv_wc_status_str(wc.status));
 			return wc.status ? EIO : 0;
@@ -130,30 +87,24 @@ static int bind(struct ibv_mw *window, struct ibv_mr *mr)
 	return 0;
 }
 
-static void fill(unsigned char *at, unsigned seed)
-{
-	for (size_t i = 0; i < LEN; i++)
-		at[i] = (unsigned char)(i * 7 + (i >> 8) * 13 + seed);
-}
-
 /* Registers memory by address; what it carries is checked. */
 static void by_address(const char *way, void *at, int access, int expected)
 {
 	unsigned char *host = aligned_alloc(4096, LEN);
-	struct ibv_mr *mr = ibv_reg_mr(pd, at, LEN, access), *own;
+	struct ibv_mr *mr = ibv_reg_mr(device.pd, at, LEN, access), *own;
 	int said = mr ? 0 : errno;
 
 	line(way, "ibv_reg_mr", said, expected);
 	if (mr) {
-		MUST(host && (own = ibv_reg_mr(pd, host, LEN, ALL)), "ibv_reg_mr of the other side");
-		fill(host, 1);
+		PAIR_MUST(host && (own = ibv_reg_mr(device.pd, host, LEN, PAIR_ALL)), "ibv_reg_mr of the other side");
+		pair_fill(host, LEN, 1);
 		memset(at, 0, LEN);
 		said = transfer(IBV_WR_RDMA_WRITE, own, mr);
 		line("    RDMA write, contents", "ibv_poll_cq", said ? said : memcmp(at, host, LEN) ? EBADMSG : 0, 0);
-		fill(at, 2);
+		pair_fill(at, LEN, 2);
 		said = transfer(IBV_WR_RDMA_READ, own, mr);
 		line("    RDMA read, contents", "ibv_poll_cq", said ? said : memcmp(at, host, LEN) ? EBADMSG : 0, 0);
-		MUST(!ibv_dereg_mr(own) && !ibv_dereg_mr(mr), "ibv_dereg_mr");
+		PAIR_MUST(!ibv_dereg_mr(own) && !ibv_dereg_mr(mr), "ibv_dereg_mr");
 	}
 	free(host);
 }
@@ -162,16 +113,16 @@ static void by_fd(const char *way, int fd, int expected)
 {
 	char text[80];
 	void *at;
-	struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, 0, LEN, 0, fd, ALL);
+	struct ibv_mr *mr = ibv_reg_dmabuf_mr(device.pd, 0, LEN, 0, fd, PAIR_ALL);
 
 	line(way, "ibv_reg_dmabuf_mr", mr ? 0 : errno, expected);
 	if (mr)
-		MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+		PAIR_MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
 	/* Its mapping has no pages that get_user_pages() takes. */
 	at = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	MUST(at != MAP_FAILED, "mmap of a dma-buf");
+	PAIR_MUST(at != MAP_FAILED, "mmap of a dma-buf");
 	snprintf(text, sizeof text, "%s, its mapping, pinned", way);
-	by_address(text, at, ALL, EFAULT);
+	by_address(text, at, PAIR_ALL, EFAULT);
 	munmap(at, LEN);
 	close(fd);
 }
@@ -181,8 +132,8 @@ static int of_heap(void)
 	struct dma_heap_allocation_data ask = {.len = LEN, .fd_flags = O_RDWR | O_CLOEXEC};
 	int heap = open("/dev/dma_heap/system", O_RDWR | O_CLOEXEC);
 
-	MUST(heap >= 0, "/dev/dma_heap/system");
-	MUST(!ioctl(heap, DMA_HEAP_IOCTL_ALLOC, &ask), "DMA_HEAP_IOCTL_ALLOC");
+	PAIR_MUST(heap >= 0, "/dev/dma_heap/system");
+	PAIR_MUST(!ioctl(heap, DMA_HEAP_IOCTL_ALLOC, &ask), "DMA_HEAP_IOCTL_ALLOC");
 	close(heap);
 	return (int)ask.fd;
 }
@@ -192,9 +143,9 @@ static int of_udmabuf(void)
 	int memory = memfd_create("ways", MFD_ALLOW_SEALING), device = open("/dev/udmabuf", O_RDWR | O_CLOEXEC), fd;
 	struct udmabuf_create ask = {.memfd = (unsigned)memory, .flags = UDMABUF_FLAGS_CLOEXEC, .size = LEN};
 
-	MUST(memory >= 0 && device >= 0, "/dev/udmabuf");
-	MUST(!ftruncate(memory, LEN) && !fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK), "a memfd");
-	MUST((fd = ioctl(device, UDMABUF_CREATE, &ask)) >= 0, "UDMABUF_CREATE");
+	PAIR_MUST(memory >= 0 && device >= 0, "/dev/udmabuf");
+	PAIR_MUST(!ftruncate(memory, LEN) && !fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK), "a memfd");
+	PAIR_MUST((fd = ioctl(device, UDMABUF_CREATE, &ask)) >= 0, "UDMABUF_CREATE");
 	close(memory);
 	close(device);
 	return fd;
@@ -206,16 +157,16 @@ static void on_demand(unsigned char *at)
 	enum { LITTLE = 64, OFF = 100 };
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND;
 	unsigned char *host = aligned_alloc(4096, LEN);
-	struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
-	struct ibv_mr *mr = ibv_reg_mr(pd, at, LEN, access), *own;
+	struct ibv_mw *window = ibv_alloc_mw(device.pd, IBV_MW_TYPE_2);
+	struct ibv_mr *mr = ibv_reg_mr(device.pd, at, LEN, access), *own;
 	int said;
 
 	line("anonymous memory, on demand, IBV_ACCESS_MW_BIND", "ibv_reg_mr", mr ? 0 : errno, 0);
-	MUST(host && mr && window && (own = ibv_reg_mr(pd, host, LEN, ALL)), "memory and a window");
+	PAIR_MUST(host && mr && window && (own = ibv_reg_mr(device.pd, host, LEN, PAIR_ALL)), "memory and a window");
 	said = bind(window, mr);
 	line("    a window of it", "IBV_WR_BIND_MW", said, 0);
 	if (!said) {
-		fill(host, 3);
+		pair_fill(host, LEN, 3);
 		memset(at, 0, LEN);
 		said = transfer_part(IBV_WR_RDMA_WRITE, own, at, window->rkey, 0, LEN);
 		line("    RDMA write by the window, contents", "ibv_poll_cq", said ? said : memcmp(at, host, LEN) ? EBADMSG : 0, 0);
@@ -224,11 +175,11 @@ static void on_demand(unsigned char *at)
 		line("    64 bytes at byte 100 of a page, contents", "ibv_poll_cq", said ? said : memcmp(at + OFF, host, LITTLE) ? EBADMSG : 0,
 		     EBADMSG);
 		/* The next use of the address, which has other pages. */
-		MUST(!munmap(at, LEN) && mmap(at, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at, "mmap");
+		PAIR_MUST(!munmap(at, LEN) && mmap(at, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at, "mmap");
 		said = transfer_part(IBV_WR_RDMA_WRITE, own, at, window->rkey, 0, LEN);
 		line("    the same address, mapped anew, contents", "ibv_poll_cq", said ? said : memcmp(at, host, LEN) ? EBADMSG : 0, 0);
 	}
-	MUST(!ibv_dealloc_mw(window) && !ibv_dereg_mr(own) && !ibv_dereg_mr(mr), "ibv_dereg_mr");
+	PAIR_MUST(!ibv_dealloc_mw(window) && !ibv_dereg_mr(own) && !ibv_dereg_mr(mr), "ibv_dereg_mr");
 	free(host);
 }
 
@@ -263,35 +214,35 @@ static void costs(size_t len)
 	double first[TIMES], again[TIMES], end[TIMES], copied[TIMES];
 	unsigned char *other = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	MUST(at != MAP_FAILED && other != MAP_FAILED, "mmap");
+	PAIR_MUST(at != MAP_FAILED && other != MAP_FAILED, "mmap");
 	memset(at, 1, len);
 	memset(other, 1, len);
 	for (int way = 0; way < 2; way++) {
-		struct ibv_mr *peers = ibv_reg_mr(pd, other, len, ALL);
+		struct ibv_mr *peers = ibv_reg_mr(device.pd, other, len, PAIR_ALL);
 
-		MUST(peers, "ibv_reg_mr");
+		PAIR_MUST(peers, "ibv_reg_mr");
 		for (int i = 0; i < TIMES; i++) {
 			double t0 = now(), t1, t2, t3;
-			struct ibv_mr *mr = ibv_reg_mr(pd, at, len, access[way]);
+			struct ibv_mr *mr = ibv_reg_mr(device.pd, at, len, access[way]);
 
 			t1 = now();
-			MUST(mr, "ibv_reg_mr");
-			MUST(!transfer_part(IBV_WR_RDMA_READ, mr, other, peers->rkey, 0, len), "a read");
+			PAIR_MUST(mr, "ibv_reg_mr");
+			PAIR_MUST(!transfer_part(IBV_WR_RDMA_READ, mr, other, peers->rkey, 0, len), "a read");
 			t2 = now();
-			MUST(!transfer_part(IBV_WR_RDMA_READ, mr, other, peers->rkey, 0, len), "a read");
+			PAIR_MUST(!transfer_part(IBV_WR_RDMA_READ, mr, other, peers->rkey, 0, len), "a read");
 			t3 = now();
 			first[i] = t2 - t1;
 			again[i] = t3 - t2;
 			copied[i] = t1 - t0;
 			t0 = now();
-			MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+			PAIR_MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
 			end[i] = now() - t0;
 		}
 		cost(way ? "on demand, ibv_reg_mr" : "pinned, ibv_reg_mr", len, copied);
 		cost("    ibv_dereg_mr", len, end);
 		cost("    RDMA read into it, the first", len, first);
 		cost("    RDMA read into it, the second", len, again);
-		MUST(!ibv_dereg_mr(peers), "ibv_dereg_mr");
+		PAIR_MUST(!ibv_dereg_mr(peers), "ibv_dereg_mr");
 	}
 	for (int i = 0; i < TIMES; i++) {
 		double t0 = now();
@@ -309,17 +260,17 @@ static void cost_of_windows(void)
 {
 	double made[TIMES], bound[TIMES], ended[TIMES];
 	void *at = aligned_alloc(4096, LEN);
-	struct ibv_mr *mr = ibv_reg_mr(pd, at, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_mr *mr = ibv_reg_mr(device.pd, at, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
 
-	MUST(at && mr, "ibv_reg_mr");
+	PAIR_MUST(at && mr, "ibv_reg_mr");
 	for (int i = 0; i < TIMES; i++) {
 		double t0 = now(), t1, t2;
-		struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+		struct ibv_mw *window = ibv_alloc_mw(device.pd, IBV_MW_TYPE_2);
 
 		t1 = now();
-		MUST(window && !bind(window, mr), "a window");
+		PAIR_MUST(window && !bind(window, mr), "a window");
 		t2 = now();
-		MUST(!ibv_dealloc_mw(window), "ibv_dealloc_mw");
+		PAIR_MUST(!ibv_dealloc_mw(window), "ibv_dealloc_mw");
 		made[i] = t1 - t0;
 		bound[i] = t2 - t1;
 		ended[i] = now() - t2;
@@ -327,42 +278,39 @@ static void cost_of_windows(void)
 	cost("ibv_alloc_mw", LEN, made);
 	cost("IBV_WR_BIND_MW, until it has completed", LEN, bound);
 	cost("ibv_dealloc_mw", LEN, ended);
-	MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+	PAIR_MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
 	free(at);
 }
 
 int main(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_context *device;
 	struct ibv_device_attr_ex attr;
 	struct ibv_mr *mr;
 	struct ibv_sge part = {0};
 	void *at = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	MUST(list && list[0], "no RDMA device");
-	MUST((device = ibv_open_device(list[0])), "ibv_open_device");
-	MUST(at != MAP_FAILED, "mmap");
-	MUST(!(errno = ibv_query_device_ex(device, NULL, &attr)), "ibv_query_device_ex");
-	printf("%s: atomics: %s\n", ibv_get_device_name(list[0]),
+	pair_open(&device, 64);
+	PAIR_MUST(at != MAP_FAILED, "mmap");
+	PAIR_MUST(!(errno = ibv_query_device_ex(device.context, NULL, &attr)), "ibv_query_device_ex");
+	printf("%s: atomics: %s\n", ibv_get_device_name(device.context->device),
 	       attr.orig_attr.atomic_cap == IBV_ATOMIC_GLOB  ? "IBV_ATOMIC_GLOB"
 	       : attr.orig_attr.atomic_cap == IBV_ATOMIC_HCA ? "IBV_ATOMIC_HCA"
 							     : "IBV_ATOMIC_NONE");
-	printf("%s: on demand: general %#lx, RC %#x; max_cqe %d, max_mr_size %#lx\n", ibv_get_device_name(list[0]),
+	printf("%s: on demand: general %#lx, RC %#x; max_cqe %d, max_mr_size %#lx\n", ibv_get_device_name(device.context->device),
 	       (unsigned long)attr.odp_caps.general_caps, attr.odp_caps.per_transport_caps.rc_odp_caps, attr.orig_attr.max_cqe,
 	       (unsigned long)attr.orig_attr.max_mr_size);
-	connect_pair(device);
-	by_address("anonymous memory, pinned", at, ALL, 0);
-	by_address("anonymous memory, relaxed ordering", at, ALL | IBV_ACCESS_RELAXED_ORDERING, 0);
-	by_address("anonymous memory, on demand", at, ALL | IBV_ACCESS_ON_DEMAND, 0);
+	pair_of_one(&device, pair);
+	by_address("anonymous memory, pinned", at, PAIR_ALL, 0);
+	by_address("anonymous memory, relaxed ordering", at, PAIR_ALL | IBV_ACCESS_RELAXED_ORDERING, 0);
+	by_address("anonymous memory, on demand", at, PAIR_ALL | IBV_ACCESS_ON_DEMAND, 0);
 	on_demand(at);
-	mr = ibv_reg_mr(pd, at, LEN, ALL | IBV_ACCESS_ON_DEMAND);
-	MUST(mr, "ibv_reg_mr on demand");
+	mr = ibv_reg_mr(device.pd, at, LEN, PAIR_ALL | IBV_ACCESS_ON_DEMAND);
+	PAIR_MUST(mr, "ibv_reg_mr on demand");
 	part = (struct ibv_sge){(uintptr_t)at, LEN, mr->lkey};
-	line("advice on an on-demand registration", "ibv_advise_mr", ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &part, 1), EOPNOTSUPP);
-	MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
-	mr = ibv_reg_mr(pd, NULL, SIZE_MAX, ALL | IBV_ACCESS_ON_DEMAND);
+	line("advice on an on-demand registration", "ibv_advise_mr", ibv_advise_mr(device.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &part, 1), EOPNOTSUPP);
+	PAIR_MUST(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+	mr = ibv_reg_mr(device.pd, NULL, SIZE_MAX, PAIR_ALL | IBV_ACCESS_ON_DEMAND);
 	line("all memory, implicit on demand", "ibv_reg_mr", mr ? 0 : errno, EOPNOTSUPP);
 	by_fd("dma-buf of the heap system", of_heap(), EOPNOTSUPP);
 	by_fd("dma-buf of udmabuf", of_udmabuf(), EOPNOTSUPP);

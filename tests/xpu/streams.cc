@@ -5,12 +5,14 @@
  *     streams exchange WAY ITERATIONS     WAY: stream, host (a stream, through host memory), graph (captured), nodes (of a graph),
  *                                         cpu (no CUDA), raw (the driver's own copy to the peer, store and wait, without
  *                                         Strait). Contents are checked after each batch
- *     streams kill KILLS                  a peer is killed while a stream waits for its message
+ *     streams kill KILLS                  a peer is killed while a stream waits for its message: one without a GPU, one whose
+ *                                         stream waits, too, in turns
  *     streams agent WAY ITERATIONS        the same as exchange, carried by an agent: stream, graph, nodes, cpu
  *     streams agent-kill KILLS            a peer is killed that an agent carries to
  *     streams agent-rest                  how often an agent polls while nothing happens, what it refuses, how it ends
  *     streams edges, agent-edges          calls in wrong orders, of wrong lengths, with too few descriptors; ends
  *     streams parts                       messages in parts, which several blocks of a kernel copy
+ *     streams puts                        puts with signals, each with the acknowledgement of the one that it answers
  *     streams users                       processes of two users
  *     streams agent-puts                  puts and gets that an agent carries out
  *     streams cut, agent-cut              the driver refuses a launch in the middle of a list: over the stand-in
@@ -129,14 +131,14 @@ struct gpu {
 	void *stream = nullptr, *fill = nullptr, *answer = nullptr, *next = nullptr;
 	dptr out = 0, in = 0, base = 0; /* `batch` messages each, in the GPU's memory; the number of the next one */
 
-	void open()
+	void open(int number = -1)
 	{
 		void *ctx = nullptr, *module = nullptr;
 		int gpus = 0;
 		cu("cuInit", 0u);
 		cu("cuDeviceGetCount", &gpus);
 		/* The second process has the second GPU, where there is one. */
-		cu("cuDevicePrimaryCtxRetain", &ctx, gpus > 1 && !strcmp(role, "second"));
+		cu("cuDevicePrimaryCtxRetain", &ctx, gpus > 1 ? number < 0 ? !strcmp(role, "second") : number : 0);
 		cu("cuCtxSetCurrent", ctx);
 		cu("cuStreamCreate", &stream, 1u);
 		cu("cuModuleLoadData", &module, (const char *)kernel_text);
@@ -494,19 +496,30 @@ static void exchange_by_cpu(bool leads, uint64_t iterations)
 		       took * 1e6 / iterations);
 }
 
-/* The peer of one kill: it is there, and sends nothing but one message. */
-static void victim(int fd)
+/* The peer of one kill: it is there, and sends nothing but one message; by the CPU alone, or by its GPU, whose stream then waits,
+ * too. */
+static void victim(int fd, bool with_gpu)
 {
 	static char out[size];
 	strait_stream_list *l = nullptr;
+	gpu g;
 	role = "victim";
 	sock = fd;
 	memset(out, 0x55, sizeof out);
+	if (with_gpu)
+		g.open(1);
 	strait_stream *s = open_endpoint();
 	meet(s);
-	OK(strait_stream_list_open(s, 1, &l));
-	OK(strait_stream_list_send(l, out, size));
-	OK(strait_stream_list_run_on_cpu(l));
+	if (with_gpu) {
+		cu("cuMemsetD8_v2", g.out, (unsigned char)0x55, (size_t)size);
+		cu("cuCtxSynchronize");
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	} else {
+		OK(strait_stream_list_open(s, 1, &l));
+		OK(strait_stream_list_send(l, out, size));
+		OK(strait_stream_list_run_on_cpu(l));
+	}
 	for (;;)
 		pause();
 }
@@ -523,7 +536,7 @@ static void kills(unsigned count, char *self)
 		const pid_t child = fork();
 		if (child == 0) {
 			close(pair[0]);
-			execl(self, self, by_agent ? "agent-victim" : "victim", fd, (char *)nullptr);
+			execl(self, self, by_agent ? "agent-victim" : n % 2 ? "gpu-victim" : "victim", fd, (char *)nullptr);
 			_exit(127);
 		}
 		close(pair[1]);
@@ -1049,6 +1062,7 @@ static void words()
 #include "streams/edges.h"
 #include "streams/puts.h"
 #include "streams/parts.h"
+#include "streams/signals.h"
 #include "streams/compared.h"
 
 int main(int argc, char **argv)
@@ -1058,8 +1072,8 @@ int main(int argc, char **argv)
 	shared = (uint32_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	try {
 		by_agent = what.rfind("agent", 0) == 0;
-		if ((what == "victim" || what == "agent-victim") && argc == 3)
-			victim(atoi(argv[2]));
+		if ((what == "victim" || what == "gpu-victim" || what == "agent-victim") && argc == 3)
+			victim(atoi(argv[2]), what == "gpu-victim");
 		else if ((what == "kill" || what == "agent-kill") && argc == 3)
 			kills((unsigned)atoi(argv[2]), argv[0]);
 		else if (what == "agent-rest")
@@ -1068,6 +1082,8 @@ int main(int argc, char **argv)
 			two(edges);
 		else if (what == "parts")
 			two(parts);
+		else if (what == "puts")
+			two(signalled_puts);
 		else if (what == "users")
 			two(users);
 		else if (what == "agent-puts")
@@ -1094,7 +1110,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

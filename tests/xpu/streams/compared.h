@@ -98,7 +98,10 @@ struct compared {
 	dptr out = 0, in = 0; /* `most` bytes each */
 	dptr theirs = 0, words = 0;
 	uint64_t raised = 0;
-	strait_stream *calls = nullptr, *wide = nullptr, *lists = nullptr, *puts = nullptr;
+	strait_stream *calls = nullptr, *wide = nullptr, *lists = nullptr, *puts = nullptr, *listed = nullptr;
+	/* Of puts in lists: the first one, one that answers another, the last wait. */
+	strait_stream_list *put = nullptr, *answer = nullptr, *last = nullptr;
+	size_t put_of = SIZE_MAX;
 	/* Of the graph: lists of one length, and how many times a graph has each. */
 	strait_stream_list *sends = nullptr, *receives = nullptr;
 	void *graph = nullptr;
@@ -158,6 +161,11 @@ struct compared {
 		meet(puts);
 		ways.push_back({"puts", [this](size_t length, unsigned count) { by_puts(length, count); }});
 
+		listed = open_endpoint();
+		OK(strait_stream_register(listed, (void *)in, most, &region));
+		meet(listed);
+		ways.push_back({"puts in lists", [this](size_t length, unsigned count) { by_lists_of_puts(length, count); }});
+
 		if (n.open(leads))
 			ways.push_back({"NCCL", [this](size_t length, unsigned count) { by_nccl(length, count); }});
 	}
@@ -203,6 +211,37 @@ struct compared {
 		}
 	}
 
+	void by_lists_of_puts(size_t length, unsigned count)
+	{
+		if (put_of != length) {
+			strait_stream_transfer t = {};
+			t.size = sizeof t;
+			t.local = (void *)(leads ? out : in);
+			t.length = put_of = length;
+			close_puts();
+			OK(strait_stream_list_open(listed, 1, &put));
+			OK(strait_stream_list_put(put, &t));
+			OK(strait_stream_list_open(listed, 3, &answer));
+			OK(strait_stream_list_wait(answer, 0));
+			OK(strait_stream_list_acknowledge(answer, 0));
+			OK(strait_stream_list_put(answer, &t));
+			OK(strait_stream_list_open(listed, 2, &last));
+			OK(strait_stream_list_wait(last, 0));
+			OK(strait_stream_list_acknowledge(last, 0));
+		}
+		for (unsigned i = 0; i < count; i++)
+			OK(strait_stream_list_run(leads && i == 0 ? put : answer, g.stream));
+		if (leads)
+			OK(strait_stream_list_run(last, g.stream));
+	}
+
+	void close_puts()
+	{
+		for (strait_stream_list *l : {put, answer, last})
+			OK(strait_stream_list_close(l));
+		put = answer = last = nullptr;
+	}
+
 	void by_nccl(size_t length, unsigned count)
 	{
 		const int peer = leads ? 1 : 0;
@@ -244,7 +283,8 @@ struct compared {
 	void close()
 	{
 		together();
-		for (strait_stream *s : {calls, wide, lists, puts}) {
+		close_puts();
+		for (strait_stream *s : {calls, wide, lists, puts, listed}) {
 			CHECK(failed(s).code == 0);
 			OK(strait_stream_close(s));
 		}

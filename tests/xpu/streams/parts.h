@@ -33,6 +33,7 @@ static void parts_arrive(gpu &g, bool leads, uint32_t slots, uint32_t slot_bytes
 			for (size_t i = 0; leads && i < length; i++)
 				all[offset + i] = byte_of(i, turn);
 			cu("cuMemcpyHtoD_v2", memory, (void *)all.data(), most);
+			cu("cuCtxSynchronize");
 			together();
 			if (leads)
 				OK(strait_stream_send(s, g.stream, (void *)(memory + offset), length));
@@ -59,6 +60,7 @@ static void parts_arrive(gpu &g, bool leads, uint32_t slots, uint32_t slot_bytes
 		for (size_t i = 0; i < t.length; i++)
 			all[t.offset + i] = byte_of(i, 200);
 		cu("cuMemcpyHtoD_v2", memory, (void *)all.data(), most);
+		cu("cuCtxSynchronize");
 	}
 	together();
 	if (leads) {
@@ -103,6 +105,8 @@ static void parts_again(gpu &g, bool leads)
 		for (size_t i = 0; i < 2 * length; i++)
 			all[i] = leads ? byte_of(i, turn) : 0xee;
 		cu("cuMemcpyHtoD_v2", memory, (void *)all.data(), 2 * length);
+		/* The copy may return before it is done, and the graph's stream does not wait for it. */
+		cu("cuCtxSynchronize");
 		cu("cuGraphLaunch", exec, g.stream);
 		g.end_of_stream();
 		for (size_t i = 0; i < 2 * length; i++)
@@ -182,6 +186,7 @@ static void parts_queue(gpu &g, bool leads)
 	for (size_t i = 0; i < all.size(); i++)
 		all[i] = byte_of(i, leads ? 3 : 4);
 	cu("cuMemcpyHtoD_v2", memory, (void *)all.data(), all.size());
+	cu("cuCtxSynchronize");
 	for (unsigned n = 0; n < messages; n++)
 		OK(strait_stream_send(s, g.stream, (void *)(memory + n * length), length));
 	for (unsigned n = 0; n < messages; n++)

@@ -1,6 +1,7 @@
 //! An endpoint: opened, connected to one peer, closed.
 
 mod connect;
+mod permit;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::AtomicBool;
@@ -23,9 +24,11 @@ use crate::kernel;
 use crate::layout::{CLOSED, LANES, LINE, Layout, OVER, WORDS};
 use crate::list::List;
 use crate::memory::Words;
-use crate::pass::{self, Permit};
+use crate::pass;
 use crate::run::write;
 use crate::shared::{Core, RECEIVES, SENDS, Shared};
+
+use permit::Permit;
 
 /// How an endpoint is opened. Both sides have the same slots, bytes and signals.
 #[derive(Clone, Copy, Debug)]

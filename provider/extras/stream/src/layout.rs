@@ -163,11 +163,11 @@ pub(crate) fn code(kind: crate::Kind, line: u32) -> u32 {
 
 /// The line of that.
 pub(crate) fn line_of(code: u32) -> u32 {
-    code & 0xf_ffff
+    code & 0xffff
 }
 
-/// Where in a code the number of the line's word is, if kernels wait.
-pub(crate) const WORD_AT: u32 = 20;
+/// Where in a code the number of the line's word is, or of a put's part, if kernels wait.
+pub(crate) const WORD_AT: u32 = 16;
 
 #[cfg(test)]
 mod tests {

@@ -112,7 +112,7 @@ impl List {
             let (flags, credits) = (layout.flag(0), layout.credit(0));
             let (waits, raises) = if sends { (credits, flags) } else { (flags, credits) };
             let (wait, raise) = (Some((kind, waits)), Some(raises));
-            self.passes(Pass { at, len, sends, slots, wait, raise, checks: !sends });
+            self.passes(Pass { at, len, sends, slots, wait, raise, checks: !sends, acknowledges: None });
             self.buffers.push((at, len));
             return Ok(());
         }
@@ -193,7 +193,7 @@ impl List {
         }
         if peer.direct.is_some() {
             let (at, len, slots) = (get.local, get.len, Slots::spread(there, get.len));
-            self.passes(Pass { at, len, sends: false, slots, wait: None, raise: None, checks: false });
+            self.passes(Pass { at, len, slots, ..Pass::word(None, None) });
             self.buffers.push((get.local, get.len));
             return Ok(());
         }
@@ -321,23 +321,20 @@ impl List {
         self.items.push(Item::Pass(p));
     }
 
-    /// One kernel if it has one block; otherwise a wait, the copy, and what raises the signal behind it.
+    /// One kernel, which has the acknowledgement that is right before it, too.
     fn put_between_devices(&mut self, put: &Put, to: usize) {
         let layout = self.core.shared.layout;
         let wait = put.signal.map(|signal| (Kind::Put, layout.signal_credit(signal)));
         let raise = put.signal.map(|signal| layout.signal(signal));
         let (at, len, slots) = (put.local, put.len, Slots::spread(to, put.len));
-        let copy = Pass { at, len, sends: true, slots, wait: None, raise: None, checks: false };
-        if slots.parts == 1 {
-            return self.passes(Pass { wait, raise, ..copy });
+        let acknowledges = match self.items.last() {
+            Some(Item::Pass(p)) => p.only_raises(),
+            _ => None,
+        };
+        if acknowledges.is_some() {
+            self.items.pop();
         }
-        if wait.is_some() {
-            self.passes(Pass::word(wait, None));
-        }
-        self.passes(copy);
-        if raise.is_some() {
-            self.passes(Pass::word(None, raise));
-        }
+        self.passes(Pass { at, len, sends: true, slots, wait, raise, checks: false, acknowledges });
     }
 
     fn moves(&mut self, m: Move) {

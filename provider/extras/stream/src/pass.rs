@@ -1,6 +1,9 @@
 //! The kernel of a message between two devices: it waits for the words of slots in its own device's memory,
 //! copies, and raises the peer's.
 //!
+//! A put of several blocks has one word to wait for and one to raise: each block waits, and the last one that
+//! leaves clears the one and raises the other, unless a block has left without its part.
+//!
 //! One launch has all parts of a message. A slot has up to 8 of them, each with a word and bytes of
 //! its own. A block has the words of one remainder, so that the uses of a word are in order. Words are in the
 //! memory of the device that waits for them: the peer's kernel stores there, and a poll does not leave the
@@ -14,8 +17,6 @@
 //! is said in the lane's words, for the watchdog. That an execution has ended is said behind the error word.
 
 use std::fmt::Write as _;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use hmem::cuda::{Function, PerContext, Stream};
 
@@ -50,12 +51,20 @@ pub(crate) struct Pass {
     pub(crate) raise: Option<u32>,
     /// Whether the word that was waited for has to have the message's length and the part's number.
     pub(crate) checks: bool,
+    /// The peer's line that is raised before all else, of a put: the acknowledgement of an earlier one.
+    pub(crate) acknowledges: Option<u32>,
 }
 
 impl Pass {
     /// A wait, or a word that is raised, without data.
     pub(crate) fn word(wait: Option<(Kind, u32)>, raise: Option<u32>) -> Pass {
-        Pass { at: 0, len: 0, sends: false, slots: Slots::spread(0, 0), wait, raise, checks: false }
+        let slots = Slots::spread(0, 0);
+        Pass { at: 0, len: 0, sends: false, slots, wait, raise, checks: false, acknowledges: None }
+    }
+
+    /// The line that it raises, if that is all it does.
+    pub(crate) fn only_raises(&self) -> Option<u32> {
+        self.raise.filter(|_| *self == Pass::word(None, self.raise))
     }
 
     /// What the flag of each part says of the message: one of another length has other parts.
@@ -84,28 +93,6 @@ fn copies(ty: &str, values: &[String]) -> String {
         }
     }
     all
-}
-
-/// That an endpoint's kernels may wait: a device runs some 128 kernels at a time, and those that wait are not
-/// to be all of them.
-#[derive(Debug)]
-pub(crate) struct Permit(());
-
-/// Endpoints of a process.
-const PERMITS: usize = 16;
-static PERMITS_TAKEN: AtomicUsize = AtomicUsize::new(0);
-
-impl Permit {
-    pub(crate) fn take() -> Option<Permit> {
-        let next = |taken| (taken < PERMITS).then_some(taken + 1);
-        PERMITS_TAKEN.fetch_update(AcqRel, Acquire, next).ok().map(|_| Permit(()))
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        PERMITS_TAKEN.fetch_sub(1, Release);
-    }
 }
 
 /// What a block but the first one knows of the error word: what the first one has found, which it waits for.
@@ -150,7 +137,8 @@ pub(crate) fn module() -> String {
 .param .u64 ring, .param .u64 stride, .param .u64 slots, .param .u64 first, .param .u64 part, \
 .param .u64 parts, .param .u64 wait, .param .u64 raise, .param .u64 length, .param .u64 checks, .param .u64 code, \
 .param .u64 mine, .param .u64 error, .param .u64 other, .param .u64 lane, .param .u64 ended, \
-.param .u64 number, .param .u64 shared, .param .u64 shift, .param .u64 cell)
+.param .u64 number, .param .u64 shared, .param .u64 shift, .param .u64 cell, .param .u64 joint, \
+.param .u64 acknowledges)
 {{
     .reg .pred %p<16>;
     .reg .b32 %r<24>;
@@ -166,6 +154,8 @@ pub(crate) fn module() -> String {
     setp.gt.u64 %p10, %d8, 1;
     setp.ne.u32 %p12, %r1, 0;
     setp.eq.u32 %p13, %r3, 1;
+    ld.param.u64 %d35, [joint];
+    setp.ne.u64 %p14, %d35, 0;
     ld.param.u64 %d38, [shared];
     mov.u32 %r4, 0;
     mov.u32 %r10, 1;
@@ -182,6 +172,15 @@ pub(crate) fn module() -> String {
     selp.b32 %r9, 2, 1, %p4;
     st.volatile.global.u32 [%d38+4], %r9;
 BEGIN{size}:
+    ld.param.u64 %d35, [acknowledges];
+    setp.eq.u64 %p4, %d35, 0;
+    or.pred %p4, %p4, %p11;
+    @%p4 bra READY{size};
+    setp.ne.u32 %p4, %r4, 0;
+    @%p4 bra READY{size};
+    mov.u64 %d36, 1;
+    st.volatile.global.u64 [%d35+0], %d36;
+READY{size}:
     cvt.u64.u32 %d1, %r0;
     cvt.u64.u32 %d2, %r2;
     cvt.u64.u32 %d3, %r1;
@@ -211,6 +210,7 @@ PART{size}:
     shl.b64 %d11, %d10, 6;
     shl.b64 %d12, %d39, 3;
     add.u64 %d11, %d11, %d12;
+    @%p14 mov.u64 %d11, 0;
     ld.param.u64 %d12, [part];
     mul.lo.u64 %d13, %d9, %d12;
     ld.param.u64 %d14, [len];
@@ -223,8 +223,9 @@ PART{size}:
     @%p15 bra KNOWN{size};
     add.u64 %d16, %d16, %d11;
     ld.param.u64 %d17, [code];
-    add.u64 %d17, %d17, %d10;
-    shl.b64 %d18, %d39, {WORD_AT};
+    @!%p14 add.u64 %d17, %d17, %d10;
+    selp.b64 %d18, %d10, %d39, %p14;
+    shl.b64 %d18, %d18, {WORD_AT};
     or.b64 %d17, %d17, %d18;
     cvt.u32.u64 %r6, %d17;
     mov.u32 %r7, 0;
@@ -277,7 +278,7 @@ KNOWN{size}:
     @%p15 bra MEET{size};
 TAKE{size}:
     mov.u32 %r9, 0;
-    st.volatile.global.u32 [%d16+0], %r9;
+    @!%p14 st.volatile.global.u32 [%d16+0], %r9;
     @%p10 bra MEET{size};
     ld.param.u64 %d17, [checks];
     setp.eq.u64 %p4, %d17, 0;
@@ -348,6 +349,7 @@ COPIED{size}:
     membar.sys;
     ld.param.u64 %d29, [raise];
     setp.eq.u64 %p7, %d29, 0;
+    or.pred %p7, %p7, %p14;
     @%p7 bra NEXT{size};
 {second_known}    setp.ne.u32 %p7, %r4, 0;
     @%p7 bra NEXT{size};
@@ -371,6 +373,8 @@ DONE{size}:
     or.b32 %r9, %r4, %r5;
     setp.eq.u32 %p8, %r9, 0;
     @%p8 bra COUNT{size};
+    mov.u32 %r9, 1;
+    @%p14 st.volatile.global.u32 [%d38+8], %r9;
     or.pred %p9, %p12, %p13;
     @%p9 bra SAID{size};
     mov.u32 %r9, 2;
@@ -386,6 +390,19 @@ COUNT{size}:
     membar.sys;
     mov.u32 %r9, 0;
     st.volatile.global.u32 [%d38+4], %r9;
+    @!%p14 bra ENDED{size};
+    ld.volatile.global.u32 %r10, [%d38+8];
+    st.volatile.global.u32 [%d38+8], %r9;
+    setp.ne.u32 %p8, %r10, 0;
+    @%p8 bra ENDED{size};
+    ld.param.u64 %d16, [wait];
+    setp.ne.u64 %p8, %d16, 0;
+    @%p8 st.volatile.global.u32 [%d16+0], %r9;
+    membar.sys;
+    ld.param.u64 %d29, [raise];
+    mov.u64 %d30, 1;
+    setp.ne.u64 %p8, %d29, 0;
+    @%p8 st.volatile.global.u64 [%d29+0], %d30;
 ENDED{size}:
     setp.eq.u64 %p8, %d31, 0;
     @%p8 bra LEAVE{size};
@@ -442,7 +459,7 @@ impl Passes {
             p.at as u64,
             p.len as u64,
             // A message is none before its flag is raised, and the error word is looked at before that.
-            if p.sends { 1 + u64::from(p.raise.is_some() && p.slots.stride > 0) } else { 0 },
+            if p.sends { 1 + u64::from(p.raise.is_some() && s.stride > 0 && !s.is_joint()) } else { 0 },
             s.at as u64,
             s.stride as u64,
             s.count.into(),
@@ -463,6 +480,8 @@ impl Passes {
             word(direct.own, layout.job(lane)),
             s.shift.into(),
             s.cell as u64,
+            s.is_joint().into(),
+            p.acknowledges.map_or(0, |line| word(direct.peer, line)),
         ];
         Launch { function: self.functions[which], blocks, threads: threads as u32, arguments, raises: true }
     }

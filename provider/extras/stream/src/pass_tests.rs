@@ -352,3 +352,160 @@ fn a_block_that_fails_has_a_fence_before_it_says_that_it_has_left() {
         assert!(!before.contains(&format!("bra ENDED{size}")));
     }
 }
+
+/// What a broken twin of a put by several blocks does otherwise.
+#[derive(Clone, Copy, PartialEq)]
+enum PutTwin {
+    None,
+    /// Each block raises the signal behind its part.
+    RaisesEach,
+    /// Each block clears the word when it has come.
+    ClearsEach,
+    /// The last block clears the word behind the signal.
+    ClearsLate,
+    /// A block that leaves without its part does not say so.
+    LeavesUnsaid,
+}
+
+/// Puts of one part for each block, and a reader that acknowledges each.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Puts {
+    credit: bool,
+    signal: bool,
+    memory: [usize; BLOCKS],
+    /// The error words of the side that puts and of the other one, and what the watchdog has done.
+    errors: [bool; 2],
+    watchdog: usize,
+    left: bool,
+    counted: usize,
+    /// The put, and where the block is: polls; is about to copy; to count; to say that it has left; is the last
+    /// one, about to look, to raise, to clear late.
+    blocks: [(usize, u8); BLOCKS],
+    /// Polls; reads; acknowledges.
+    reader: (usize, u8),
+}
+
+impl Puts {
+    fn block(&self, twin: PutTwin, n: usize) -> Vec<Puts> {
+        let (put, at) = self.blocks[n];
+        if put == MESSAGES || self.blocks.iter().any(|(other, _)| *other < put) {
+            return Vec::new();
+        }
+        let mut after = Vec::new();
+        let mut go = |at: u8, change: &dyn Fn(&mut Puts)| {
+            let mut s = self.clone();
+            s.blocks[n] = if at == 9 { (put + 1, 0) } else { (put, at) };
+            change(&mut s);
+            after.push(s);
+        };
+        match at {
+            0 | 1 if self.errors[0] => go(3, &|_| ()),
+            _ => {}
+        }
+        match at {
+            0 if self.credit => go(1, &|s| s.credit = twin != PutTwin::ClearsEach),
+            1 => go(2, &|s| {
+                s.memory[n] = put;
+                s.signal |= twin == PutTwin::RaisesEach;
+            }),
+            2 if self.counted + 1 < BLOCKS => go(9, &|s| s.counted += 1),
+            2 => go(4, &|s| s.counted = 0),
+            3 => go(2, &|s| s.left = twin != PutTwin::LeavesUnsaid),
+            // What is launched later finds the error word when it begins.
+            4 if self.left => go(9, &|s| (s.left, s.blocks) = (false, [(MESSAGES, 0); BLOCKS])),
+            4 => go(5, &|s| s.credit &= twin == PutTwin::ClearsLate),
+            5 => go(6, &|s| s.signal |= twin != PutTwin::RaisesEach),
+            6 => go(9, &|s| s.credit &= twin != PutTwin::ClearsLate),
+            _ => {}
+        }
+        after
+    }
+
+    fn read(&self) -> Result<Vec<Puts>, Fault> {
+        let (put, at) = self.reader;
+        let mut after = Vec::new();
+        if put == MESSAGES {
+            return Ok(after);
+        }
+        if at > 0 && self.memory != [put; BLOCKS] {
+            return Err(Fault::Misread);
+        }
+        let with = |signal, credit, reader| Puts { signal, credit, reader, ..self.clone() };
+        if self.errors[1] {
+            after.push(with(self.signal, self.credit, (MESSAGES, 0)));
+        }
+        match at {
+            0 if self.signal => after.push(with(false, self.credit, (put, 1))),
+            1 => after.push(with(self.signal, self.credit, (put, 2))),
+            2 => after.push(with(self.signal, true, (put + 1, 0))),
+            _ => {}
+        }
+        Ok(after)
+    }
+}
+
+/// All orders of the blocks, the reader and a watchdog that fails the endpoint of that side at any time.
+fn explore_puts(twin: PutTwin, fails: Option<usize>) -> Result<usize, Fault> {
+    let (errors, blocks, memory) = ([false; 2], [(0, 0); BLOCKS], [9; BLOCKS]);
+    let (credit, signal, left, counted) = (true, false, false, 0);
+    let begin = Puts { credit, signal, memory, errors, watchdog: 0, left, counted, blocks, reader: (0, 0) };
+    let (mut seen, mut todo) = (HashSet::from([begin.clone()]), vec![begin]);
+    while let Some(state) = todo.pop() {
+        let mut after = state.read()?;
+        after.extend((0..BLOCKS).flat_map(|n| state.block(twin, n)));
+        if let Some(side) = fails.filter(|_| state.watchdog < 2) {
+            let mut s = state.clone();
+            s.errors[if s.watchdog == 0 { 1 - side } else { side }] = true;
+            s.watchdog += 1;
+            after.push(s);
+        }
+        let ended = state.reader.0 == MESSAGES && state.blocks.iter().all(|(put, _)| *put == MESSAGES);
+        if after.is_empty() && !ended {
+            return Err(Fault::Stuck);
+        }
+        todo.extend(after.into_iter().filter(|s| seen.insert(s.clone())));
+    }
+    Ok(seen.len())
+}
+
+#[test]
+fn a_signal_is_raised_behind_all_parts_of_its_put_and_every_wait_ends() {
+    for fails in [None, Some(0), Some(1)] {
+        assert!(explore_puts(PutTwin::None, fails).unwrap() > 30);
+    }
+}
+
+#[test]
+fn twins_of_a_put_fail() {
+    assert_eq!(explore_puts(PutTwin::RaisesEach, None), Err(Fault::Misread));
+    assert_eq!(explore_puts(PutTwin::ClearsEach, None), Err(Fault::Stuck));
+    assert!(explore_puts(PutTwin::ClearsLate, None).is_err(), "an acknowledgement is lost");
+    let unsaid = (0..2).map(|side| explore_puts(PutTwin::LeavesUnsaid, Some(side)));
+    assert!(unsaid.into_iter().any(|found| found == Err(Fault::Misread)), "a signal without a part");
+}
+
+#[test]
+fn the_parts_of_a_put_are_all_of_it_one_behind_another() {
+    for len in [0, 1, 4096, ONE_PART, ONE_PART + 1, 65536, 70_001, 262_144, 1 << 20, (9 << 20) + 7, 64 << 20]
+    {
+        let s = Slots::spread(16, len);
+        let parts = s.parts as usize;
+        assert!(
+            parts * s.part >= len && (parts - 1) * s.part <= len && s.blocks() == s.parts,
+            "{len}: {s:?}"
+        );
+        assert!(s.is_joint() == (parts > 1) && (parts == 1 || s.count == s.parts && s.part % 16 == 0));
+        assert!((0..s.parts).all(|part| s.place(part) == (part, 0)));
+        let whole = s.whole(len);
+        assert!(whole.parts == 1 && whole.part >= len && !whole.is_joint() && whole.at == 16);
+        // A block's wait has a code of its own.
+        assert!((s.parts as usize) << WORD_AT < 1 << 24);
+    }
+    for (slots, slot_bytes) in [(1, 16), (32, 65536), (1024, 16), (3, 1 << 20)] {
+        let layout = Layout { slots, slot_bytes, signals: 1024 };
+        assert!(layout.lines() < 1 << WORD_AT);
+        for len in [0, 16, 65536, 300_000, 64 << 20] {
+            assert!(!Slots::of(&layout, 0, 0, len).is_joint(), "{len}: a message has a word for each part");
+        }
+    }
+}

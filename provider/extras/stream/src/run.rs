@@ -342,7 +342,16 @@ fn copy_by_cpu(shared: &Shared, m: &Move) {
 
 /// A message as the kernel passes it on.
 fn pass_by_cpu(shared: &Shared, lane: u32, p: &Pass) {
-    let (Some(direct), s) = (shared.direct(), &p.slots) else { return };
+    let (Some(direct), s) = (shared.direct(), p.slots.whole(p.len)) else { return };
+    let raise = |at, [raises, length]: [u32; 2]| {
+        write(at + LENGTH, &length.to_ne_bytes()) && write(at, &raises.to_ne_bytes())
+    };
+    if let Some(line) = p.acknowledges {
+        let failed = shared.own.word(0, ERROR).load(Acquire) != 0;
+        if !failed && !raise(direct.peer + line as usize * LINE, [1, 0]) {
+            return shared.fail(libc::EFAULT, Kind::None, 0);
+        }
+    }
     for part in 0..s.parts {
         let ((slot, word), begin) = (s.place(part), part as usize * s.part);
         let in_line = 8 * word as usize;
@@ -363,11 +372,8 @@ fn pass_by_cpu(shared: &Shared, lane: u32, p: &Pass) {
         let (here, there) = (p.at + begin, s.at + slot as usize * s.stride + word as usize * s.cell);
         let (to, from) = if p.sends { (there, here) } else { (here, there) };
         let raised = p.raise.map(|line| direct.peer + (line + slot) as usize * LINE + in_line);
-        let [raises, length] = if p.sends { p.flag(part) } else { [1, 0] };
-        let done = (len == 0 || copy_of(to, from, len))
-            && raised.is_none_or(|at| {
-                write(at + LENGTH, &length.to_ne_bytes()) && write(at, &raises.to_ne_bytes())
-            });
+        let flag = if p.sends { p.flag(part) } else { [1, 0] };
+        let done = (len == 0 || copy_of(to, from, len)) && raised.is_none_or(|at| raise(at, flag));
         if !done {
             return shared.fail(libc::EFAULT, Kind::None, 0);
         }

@@ -8,8 +8,9 @@ const BLOCKS: usize = 16;
 /// several blocks takes 2 us more than one of one).
 pub(crate) const ONE_PART: usize = 32 << 10;
 pub(crate) const LEAST: usize = 8 << 10;
-/// What one block puts: several take two launches more.
-const ONE_BLOCK: usize = 64 << 10;
+/// Most blocks of a long put, and from which length on.
+const PUT_BLOCKS: usize = 32;
+const LONG_PUT: usize = 2 << 20;
 
 /// Where the parts of a message are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,25 +62,30 @@ impl Slots {
     }
 
     pub(crate) fn blocks(&self) -> u32 {
-        self.parts.min(self.count << self.shift).min(BLOCKS as u32)
+        let most = if self.is_joint() { self.parts } else { BLOCKS as u32 };
+        self.parts.min(self.count << self.shift).min(most)
     }
 
     /// Of memory that is copied to one place.
     pub(crate) fn spread(at: usize, len: usize) -> Slots {
-        if len <= ONE_BLOCK {
-            return Slots {
-                at,
-                stride: 0,
-                count: 1,
-                first: 0,
-                part: len.max(1),
-                parts: 1,
-                shift: 0,
-                cell: 0,
-            };
+        if len <= ONE_PART {
+            let part = len.max(1);
+            return Slots { at, stride: 0, count: 1, first: 0, part, parts: 1, shift: 0, cell: 0 };
         }
-        let part = len.div_ceil(BLOCKS).next_multiple_of(4096);
+        let blocks = if len < LONG_PUT { BLOCKS } else { PUT_BLOCKS };
+        let part = len.div_ceil(blocks).next_multiple_of(1024).max(LEAST);
         let parts = len.div_ceil(part) as u32;
         Slots { at, stride: part, count: parts, first: 0, part, parts, shift: 0, cell: 0 }
+    }
+
+    /// Whether several parts are in one place, with one word to wait for and one to raise. From one slot to
+    /// the next it is always further than a part.
+    pub(crate) fn is_joint(&self) -> bool {
+        self.stride == self.part
+    }
+
+    /// The same as one part.
+    pub(crate) fn whole(&self, len: usize) -> Slots {
+        if self.is_joint() { Slots { part: len, parts: 1, count: 1, stride: 0, ..*self } } else { *self }
     }
 }

@@ -11,6 +11,7 @@ use hmem::Kind as MemoryKind;
 use hmem::cuda::{Made, Stream};
 use hmem::share::{self, Opened, Owner};
 
+use super::permit::Permit;
 use super::{Endpoint, Path, Through};
 use crate::agent::Agent;
 use crate::blob::{Blob, Region};
@@ -20,7 +21,7 @@ use crate::failure::{self, Kind};
 use crate::kernel;
 use crate::layout::{CHOICE, ERROR, OVER, choice};
 use crate::memory::Words;
-use crate::pass::{self, Permit};
+use crate::pass;
 use crate::shared::{Direct, Peer, Places, Shared};
 use crate::watch;
 
@@ -185,7 +186,8 @@ impl Endpoint {
         let devices = blob.slots.as_ref().zip(self.slots.as_ref());
         let apart = |(peer, own): &(&Region, &Made)| peer.export.device != own.export().device;
         let Some((_, slots)) = devices.filter(apart) else {
-            // By time slices a kernel that waits would keep the other process from running.
+            // By time slices a kernel that waits would keep the other process from running; by MPS a process
+            // that is killed while its kernel waits takes the other one's context with it.
             return Ok(Err("both processes use one device"));
         };
         if self.by_memory_operations {

@@ -171,6 +171,17 @@ pub(super) fn tune(fd: &OwnedFd, timeout: Duration) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
 }
 
+/// A connection between two ends of one address is not paced. Nothing but the ends bounds it, and BBR, which
+/// looks for the rate of a path between hosts, sends by a timer there, too.
+pub(super) fn unpace(fd: &OwnedFd) {
+    const PLAIN: &[u8] = b"reno";
+    if ends(fd).is_some_and(|(own, other)| own.ip() == other.ip()) {
+        let (name, len) = (PLAIN.as_ptr().cast(), PLAIN.len() as libc::socklen_t);
+        // SAFETY: the name has `len` bytes. Where the kernel refuses it, the connection is as it was.
+        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, len) };
+    }
+}
+
 /// After how many idle seconds the kernel asks whether the other end is there, how often, and how many times:
 /// whole seconds, since it knows no others, that add up to the time; two questions at least, since one may
 /// get lost.

@@ -278,6 +278,25 @@ impl Outgoing {
 /// before anything is sent, or, where it is much, looked at: if it goes away between that and the call, and a
 /// part has left by then, the connection ends.
 fn is_steady(body: &[Span], off: usize, len: usize) -> bool {
-    let vanishes = body.iter().any(|s| s.may_vanish());
-    hmem::can(body, Caps::CMA) && (!vanishes || len >= LONG && hmem::is_present(body, off, len))
+    let stays = body.iter().all(|s| s.stays());
+    hmem::can(body, Caps::CMA) && (stays || len >= LONG && hmem::is_present(body, off, len))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use hmem::Kind;
+
+    use super::*;
+
+    #[test]
+    fn memory_that_stays_registered_is_sent_from_where_it_is_without_a_look_at_its_pages() {
+        let stays = Span::leak(LONG - 1);
+        let mut bytes = vec![0u8; stays.len()];
+        // SAFETY: the bytes outlive the span, and nothing else accesses them.
+        let other = unsafe { Span::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), Kind::System) };
+        assert!(is_steady(&[stays.for_peers()], 0, stays.len()));
+        assert!(is_steady(&[other], 0, other.len()), "one of an operation under way");
+        // Too short to be looked at, so that it is read before anything is sent.
+        assert!(!is_steady(&[other.for_peers()], 0, other.len()));
+    }
 }
