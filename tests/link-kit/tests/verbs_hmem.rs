@@ -20,6 +20,8 @@ mod support;
 mod apart;
 #[path = "verbs/lone.rs"]
 mod lone;
+#[path = "verbs_hmem/scarce.rs"]
+mod scarce;
 
 use std::ffi::{CStr, c_void};
 

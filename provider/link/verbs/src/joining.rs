@@ -20,9 +20,15 @@ pub(crate) struct Joining<'a>(pub(crate) &'a mut Verbs);
 impl Joining<'_> {
     /// Makes a queue pair in a domain of its own: its number, and what is announced of it.
     fn make(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
-        let Verbs { objects, route, sizes, credits, .. } = &mut *self.0;
-        // For the request that is posted last.
-        let left = credits.checked_sub(1).ok_or(("its completion queue", libc::ENOSPC))?;
+        // Peers are not to go without a first one for want of what a second one has.
+        if !self.0.reserve(self.0.half) {
+            return Err(("its completion queue", libc::ENOSPC));
+        }
+        self.make_reserved(first).inspect_err(|_| self.0.credits += 1)
+    }
+
+    fn make_reserved(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
+        let Verbs { objects, route, sizes, .. } = &mut *self.0;
         let Objects { pairs, seconds, registered, cq, context, .. } = &mut **objects;
         let pd = Pd::new(context).map_err(|e| refused(&e))?;
         // Nothing is received by it, but a queue of no receives is not what all drivers have.
@@ -35,7 +41,6 @@ impl Joining<'_> {
         // Of a shared queue it has none.
         pair.is_last = true;
         let number = pairs.add(|_| Ok(pair)).map_err(|_| ("its queue pairs", libc::ENOSPC))?;
-        *credits = left;
         let domain = seconds.offer(first, number, pd.clone());
         registered.device().add_domain(domain, &pd);
         let pair = self.0.objects.pairs.get(number).ok_or(NO_DOMAIN)?;

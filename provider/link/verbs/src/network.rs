@@ -47,12 +47,21 @@ impl Verbs {
         Ok(pair)
     }
 
+    /// Takes the credit of the request that is posted last to a queue pair, which that has until it is over;
+    /// whether there are fewer queue pairs than `most`. The other credits are for what is under way.
+    pub(crate) fn reserve(&mut self, most: usize) -> bool {
+        let may = self.objects.pairs.len() < most && self.credits > 0;
+        self.credits -= usize::from(may);
+        may
+    }
+
     /// A queue pair for a peer, and its address.
     fn make_offer(&mut self) -> Result<Offer, String> {
+        // Besides, what has no completion of its own has an eighth, an eighth is not for accesses, and one is.
+        if !self.reserve(2 * self.half - 3 * (self.half / 4)) {
+            return Err("its completion queue has no room for another peer".into());
+        }
         let Verbs { objects, route, sizes, .. } = self;
-        // For the request that is posted last.
-        self.credits =
-            self.credits.checked_sub(1).ok_or("its completion queue has no room for another peer")?;
         // The receives of the peers that are known are enough for this one, too, if there are no more.
         if objects.receives.srq().is_some() {
             let enough = CHUNK + (objects.pairs.len() + 1) * EACH_PEER;
@@ -287,8 +296,10 @@ impl Below for Verbs {
             if !message.copy_to(&mut room[..total]) {
                 return Err(NotSent::Fault);
             }
-            // What is alone has to be known where requests are repeated.
-            let signal = pair.is_signal_due() || self.credits < self.half || self.sizes.repeats;
+            // Without a completion of its own it has its credit until a later one completes, which may never
+            // be: an eighth of them. What is alone has to be known where requests are repeated.
+            let is_scarce = self.credits <= 2 * self.half - self.half / 4;
+            let signal = pair.is_signal_due() || is_scarce || self.sizes.repeats;
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: total as u32, lkey: 0 };
             // SAFETY: inline, of memory that is there during the call.
             unsafe { pair.post(id, Verb::Send, bytes, (true, signal), Posted { who, ..Posted::default() }) }?;

@@ -23,11 +23,11 @@ fn left(made: &CStr, ended: &CStr) -> u64 {
     ibv(made) - ibv(ended)
 }
 
-fn pairs() -> u64 {
+pub fn pairs() -> u64 {
     left(c"ibv_create_qp", c"ibv_destroy_qp")
 }
 
-fn domains() -> u64 {
+pub fn domains() -> u64 {
     left(c"ibv_alloc_pd", c"ibv_dealloc_pd")
 }
 
@@ -36,7 +36,7 @@ fn registrations() -> u64 {
     ibv(c"ibv_reg_mr") + ibv(c"ibv_reg_dmabuf_mr") - ibv(c"ibv_dereg_mr")
 }
 
-fn fail(call: &CStr, nth: u64, errno: i32) {
+pub fn fail(call: &CStr, nth: u64, errno: i32) {
     Program::open(program::path("verbs_stand_in")).fail(call, nth, errno);
 }
 
@@ -56,7 +56,7 @@ fn devices(device: &str) -> (Driver, Duo<Verbs>) {
 }
 
 /// Has the other one send next.
-fn turn(duo: &mut Duo<Verbs>) {
+pub fn turn(duo: &mut Duo<Verbs>) {
     std::mem::swap(&mut duo.a, &mut duo.b);
 }
 
@@ -74,7 +74,7 @@ fn prepare(duo: &mut Duo<Verbs>, driver: &Driver) {
 }
 
 /// The message arrives by one access, and no frame has a byte of it.
-fn is_one_access(duo: &mut Duo<Verbs>, src: Span, dst: Span) {
+pub fn is_one_access(duo: &mut Duo<Verbs>, src: Span, dst: Span) {
     let (accesses, bytes) = send(duo, src, dst);
     assert!(accesses == 1 && bytes < 2_000, "{accesses} accesses, {bytes} bytes in frames");
 }
@@ -401,7 +401,7 @@ fn known(duo: &mut Duo<Verbs>, target: Span) -> engine::MrId {
 }
 
 /// Bytes of either sort of memory.
-fn local(driver: &Driver, is_device: bool, len: usize, seed: usize) -> Span {
+pub fn local(driver: &Driver, is_device: bool, len: usize, seed: usize) -> Span {
     if is_device { filled(driver, len, seed) } else { host(len, seed) }
 }
 

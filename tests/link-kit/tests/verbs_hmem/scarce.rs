@@ -1,0 +1,45 @@
+//! Second queue pairs where something is scarce or fails: what goes by the first ones is not touched by that.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use below::{Below as _, Dest, NotSent};
+use testkit::{tagged, with_tag};
+
+use super::apart::{domains, fail, is_one_access, local, pairs, turn};
+use super::duo::{Node, filled as host, link_over};
+use super::*;
+
+/// Two that are connected, of which the first one has memory to lend that needs a second queue pair.
+fn two(src: Span) -> (Verbs, Dest, Verbs, Dest) {
+    let (mut owner, mut peer) = (open(), open());
+    let (to_peer, at) = join(&mut owner, &mut peer);
+    assert!(owner.lend(to_peer, src, Way::Get).is_none(), "a key for all peers");
+    (owner, to_peer, peer, at)
+}
+
+/// accesses by the first ones find some, with all the peers that there is room for.
+#[test]
+fn second_queue_pairs_leave_room_in_the_completion_queue() {
+    set("sv0:cqe=64", &[]);
+    let driver = driver(2);
+    let src = filled(&driver, LEN, 3);
+    let (mut owner, mut others, mut seconds) = (open(), Vec::new(), 0);
+    while let Ok(offer) = owner.offer() {
+        let mut other = open();
+        let far = other.offer().expect("a queue pair");
+        let to_other = owner.connect(offer.number, &far.address).expect("a connection");
+        let at = other.connect(far.number, &offer.address).expect("a connection");
+        assert!(owner.lend(to_other, src, Way::Get).is_none(), "a key for all peers");
+        seconds += u32::from(join_second((&mut owner, to_other), (&mut other, at)));
+        let lease = other.lend(at, host(LEN, 4), Way::Get).expect("a key");
+        say(&mut other, at, &mut owner);
+        let into = host(LEN, 9);
+        assert!(accesses(&mut owner, (Way::Get, to_other, lease.key, lease.base), into));
+        assert!(text(&[into]) == pattern(LEN, 4));
+        say(&mut owner, to_other, &mut other);
+        others.push(other);
+        assert!(others.len() < 32, "no completion is left");
+    }
+    assert!(seconds >= 4 && others.len() >= 12, "{seconds} second ones of {}", others.len());
+}
