@@ -65,26 +65,38 @@ impl Joining<'_> {
 
     /// A peer has announced its own, or, by no bytes, that it has none: what is announced to it.
     pub(crate) fn join(&mut self, first: u32, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        let none = Ok(Some(Vec::new()));
         match self.0.objects.seconds.hear(first, address.is_empty()) {
-            Heard::Make => match self.make(first) {
-                Ok((second, own)) => self.connect(first, second, address).map(|()| Some(own)),
-                Err(why) => {
-                    self.refuse(first, why);
-                    Ok(Some(Vec::new()))
+            Heard::Make => {
+                let far = self.0.far(address)?;
+                match self
+                    .make(first)
+                    .and_then(|(second, own)| self.connect(first, second, &far).map(|()| own))
+                {
+                    Ok(own) => return Ok(Some(own)),
+                    Err(why) => self.refuse(first, why),
                 }
-            },
-            Heard::Connect(second) => self.connect(first, second, address).map(|()| None),
+                none
+            }
+            Heard::Connect(second) => {
+                let far = self.0.far(address)?;
+                if let Err((call, errno)) = self.connect(first, second, &far) {
+                    // The peer has connected its own, and may use it.
+                    self.0.fail(first, None, format!("{call}: errno {errno}: of a second queue pair"));
+                }
+                Ok(None)
+            }
             Heard::Refused => {
                 self.refuse(first, ("the peer's second queue pair", libc::EAGAIN));
                 Ok(None)
             }
-            Heard::Decline => Ok(Some(Vec::new())),
+            Heard::Decline => none,
             Heard::Nonsense => Err("it announces a second queue pair where none was to be".into()),
         }
     }
 
-    fn connect(&mut self, first: u32, second: u32, address: &[u8]) -> Result<(), String> {
-        below::Below::connect(self.0, second.into(), address)?;
+    fn connect(&mut self, first: u32, second: u32, far: &Address) -> Result<(), Refusal> {
+        self.0.join(second, far).map_err(|e| refused(&e))?;
         self.0.objects.seconds.note_connected(first, second);
         Ok(())
     }

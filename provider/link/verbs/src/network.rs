@@ -8,7 +8,7 @@ use below::{
 };
 use hmem::{Kind, Span};
 use link_api::Way;
-use rdma_sys::{Access, Qp, Ready, ToRts, ibv_sge};
+use rdma_sys::{Access, Error, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
 use crate::joining::Joining;
@@ -86,6 +86,44 @@ impl Verbs {
             qpn: pair.qp.number(),
             psn: pair.psn,
         }
+    }
+
+    /// What a peer has announced, if it is a queue pair that this port may reach.
+    pub(crate) fn far(&self, address: &[u8]) -> Result<Address, String> {
+        let far = Address::decode(address).ok_or("what it announces is no queue pair")?;
+        if self.route.global && far.gid == [0; 16] {
+            return Err("it has no GID".into());
+        }
+        Ok(far)
+    }
+
+    /// Connects a queue pair that was announced.
+    pub(crate) fn join(&mut self, number: u32, far: &Address) -> Result<(), Error> {
+        let Route { port, gid, mtu, global } = &self.route;
+        let pair = self.objects.pairs.get_mut(number).filter(|pair| pair.state == State::Offered);
+        let pair = pair.ok_or(Error::Refused { call: "its queue pair", errno: libc::ENOENT })?;
+        let ready = Ready {
+            qpn: far.qpn,
+            psn: far.psn,
+            mtu: far.mtu.min(*mtu).into(),
+            gid: gid.filter(|_| *global).map(|own| (own, far.gid)),
+            lid: far.lid,
+            port: port.number,
+            traffic_class: 0,
+            service_level: 0,
+            max_reads: self.sizes.serves,
+            rnr_timer: RNR_TIMER,
+        };
+        let how = ToRts {
+            psn: pair.psn,
+            timeout: TIMEOUT,
+            retries: RETRIES,
+            rnr_retries: RNR_RETRIES,
+            max_reads: self.sizes.starts.min(far.reads),
+        };
+        pair.qp.ready_to_receive(&ready).and_then(|()| pair.qp.ready_to_send(&how))?;
+        pair.state = State::Connected;
+        Ok(())
     }
 
     /// A queue pair of a peer is in error, and with it the other one.
@@ -239,35 +277,8 @@ impl Below for Verbs {
     }
 
     fn connect(&mut self, offer: u64, address: &[u8]) -> Result<Dest, String> {
-        let far = Address::decode(address).ok_or("what it announces is no queue pair")?;
-        let Route { port, gid, mtu, global } = &self.route;
-        if *global && far.gid == [0; 16] {
-            return Err("it has no GID".into());
-        }
-        let pair = self.objects.pairs.get_mut(offer as u32).filter(|pair| pair.state == State::Offered);
-        let pair = pair.ok_or("its queue pair is gone")?;
-        let ready = Ready {
-            qpn: far.qpn,
-            psn: far.psn,
-            mtu: far.mtu.min(*mtu).into(),
-            gid: gid.filter(|_| *global).map(|own| (own, far.gid)),
-            lid: far.lid,
-            port: port.number,
-            traffic_class: 0,
-            service_level: 0,
-            max_reads: self.sizes.serves,
-            rnr_timer: RNR_TIMER,
-        };
-        let how = ToRts {
-            psn: pair.psn,
-            timeout: TIMEOUT,
-            retries: RETRIES,
-            rnr_retries: RNR_RETRIES,
-            max_reads: self.sizes.starts.min(far.reads),
-        };
-        let connected = pair.qp.ready_to_receive(&ready).and_then(|()| pair.qp.ready_to_send(&how));
-        connected.map_err(|e| e.to_string())?;
-        pair.state = State::Connected;
+        let far = self.far(address)?;
+        self.join(offer as u32, &far).map_err(|e| e.to_string())?;
         Ok(Dest(offer))
     }
 

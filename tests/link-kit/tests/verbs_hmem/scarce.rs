@@ -43,3 +43,40 @@ fn second_queue_pairs_leave_room_in_the_completion_queue() {
     }
     assert!(seconds >= 4 && others.len() >= 12, "{seconds} second ones of {}", others.len());
 }
+
+/// The peer has announced its own, which cannot be connected here: it hears that there is none, and messages go on.
+#[test]
+fn a_second_queue_pair_that_this_side_cannot_connect_is_none() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    let src = filled(&driver, LEN, 3);
+    // The first of these calls is of the one that begins, the next is the other's own queue pair.
+    for nth in [3, 4] {
+        let before = (pairs(), domains());
+        let (mut owner, to_peer, mut peer, at) = two(src);
+        fail(c"ibv_modify_qp", nth, libc::ENOMEM);
+        assert!(!join_second((&mut owner, to_peer), (&mut peer, at)), "call {nth}");
+        say(&mut owner, to_peer, &mut peer);
+        say(&mut peer, at, &mut owner);
+        drop((owner, peer));
+        assert_eq!((pairs(), domains()), before, "what is left");
+    }
+}
+
+/// The peer has connected its own: there is no way back but the end of the connection, which is no fault of the peer's.
+#[test]
+fn a_second_queue_pair_that_the_peer_alone_has_connected_ends_the_connection() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    let (mut owner, to_peer, mut peer, at) = two(filled(&driver, LEN, 3));
+    say(&mut owner, to_peer, &mut peer);
+    let address = owner.second(to_peer).expect("one that is announced");
+    let answer = peer.join_second(at, &address).expect("an honest one").expect("an answer");
+    fail(c"ibv_modify_qp", 1, libc::ENOMEM);
+    assert_eq!(owner.join_second(to_peer, &answer), Ok(None), "an honest one");
+    let Did::Failed(1, why) = happens(&mut owner) else { panic!("the connection goes on") };
+    assert!(why.contains("ibv_modify_qp"), "{why}");
+    let message =
+        below::Message { who: 2, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };
+    assert!(matches!(owner.send(to_peer, &message), Err(NotSent::Error(_))));
+}
