@@ -80,3 +80,33 @@ fn a_second_queue_pair_that_the_peer_alone_has_connected_ends_the_connection() {
         below::Message { who: 2, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };
     assert!(matches!(owner.send(to_peer, &message), Err(NotSent::Error(_))));
 }
+
+/// message, by which the two have met.
+#[test]
+fn an_error_by_the_second_queue_pair_is_the_end_of_a_peer_that_was_sent_one_message() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    let counts = Arc::default();
+    let (a, b) = (link_over(open(), &counts), link_over(open(), &counts));
+    let names = (link_api::Link::addr(&a), link_api::Link::addr(&b));
+    let mut duo = Duo { a: Node::new(a, names.1), b: Node::new(b, names.0), counts };
+    let (to, made, start) = (duo.a.peer, domains(), Instant::now());
+    let [src, dst] = [filled(&driver, LEN, 3), host(LEN, 9)];
+    // No receive is posted for the first one, which is not answered then.
+    duo.post(|a| a.domain.send(a.ep, &tagged(to, &[src], 1, 1)));
+    while domains() - made < 2 {
+        assert!(start.elapsed() < Duration::from_secs(30), "no second queue pair");
+        duo.settle();
+    }
+    duo.settle();
+    duo.post(|a| a.domain.send(a.ep, &tagged(to, &[src], 2, 2)));
+    duo.settle();
+    assert!(duo.lent() > 0, "what the second message lends");
+    let status = Program::open(program::path("verbs_stand_in")).symbol("stand_in_verbs_status");
+    // SAFETY: that function's type.
+    let status: extern "C" fn(u64, u32) = unsafe { std::mem::transmute(status) };
+    status(1, rdma_sys::IBV_WC_RETRY_EXC_ERR);
+    duo.b.domain.recv(duo.b.rx, &with_tag(&[dst], 2, 3)).expect("a receive");
+    let (sent, got) = duo.complete(2, 1);
+    assert!(sent.iter().chain(&got).all(|done| done.err.is_some()), "{sent:?} {got:?}");
+}
