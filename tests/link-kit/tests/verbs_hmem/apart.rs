@@ -470,12 +470,6 @@ fn registered_memory_of_a_device_is_accessed_by_its_dmabuf_where_queues_are_shor
     is_accessed("sv0:cqe=64,srqwr=16,wr=8,mtu=256");
 }
 
-/// What soft RoCE does to writes that have completed: it sends them again.
-#[test]
-fn registered_memory_of_a_device_is_accessed_by_its_dmabuf_where_requests_are_repeated() {
-    is_accessed("sv0:rxe,repeats");
-}
-
 /// What is done between closings, which may come at any time: from or into a device at each end, or not.
 #[derive(Clone, Copy, Debug)]
 enum Step {

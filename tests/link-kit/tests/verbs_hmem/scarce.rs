@@ -81,6 +81,39 @@ fn a_second_queue_pair_that_the_peer_alone_has_connected_ends_the_connection() {
     assert!(matches!(owner.send(to_peer, &message), Err(NotSent::Error(_))));
 }
 
+/// A driver that repeats requests may repeat a read whose memory has ended since: memory goes in frames.
+#[test]
+fn a_driver_that_repeats_requests_has_messages_of_devices_go_in_frames() {
+    set("sv0:rxe,repeats", &[]);
+    let (driver, mut duo) = (driver(2), Duo::new(open));
+    let before = (pairs(), domains());
+    for seed in 0..6 {
+        let (accesses, bytes) = send(&mut duo, filled(&driver, LEN, seed), filled(&driver, LEN, 50));
+        assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");
+        duo.settle();
+        turn(&mut duo);
+    }
+    assert_eq!((pairs(), domains()), before, "second queue pairs");
+    let path = duo.a.domain.ep_describe(duo.a.ep, duo.a.peer).expect("a path");
+    assert!(path.contains("(not dma-buf over PCIe: a driver that repeats no request: "), "{path}");
+    let target = filled(&driver, LEN, 3);
+    let reg = Reg { iov: &[target], access: Access::REMOTE_READ | Access::REMOTE_WRITE, key: Some(9) };
+    duo.b.domain.mr_reg(&reg).expect("a key");
+    let to = duo.a.peer;
+    for is_device in [false, true, false, true] {
+        let (from, into) = (local(&driver, is_device, 20_000, 5), local(&driver, is_device, 20_000, 9));
+        let remote = [there(7, 20_000, 9)];
+        for op in [write(to, &[from], &remote, 1), read(to, &[into], &remote, 2)] {
+            duo.post(|a| a.domain.rma(a.ep, &op));
+            assert_eq!(duo.complete(1, 0).0[0].err, None);
+            duo.settle();
+        }
+        assert!(text(&[into]) == pattern(20_000, 5));
+    }
+    assert_eq!((pairs(), domains()), before, "second queue pairs");
+    is_one_access(&mut duo, host(LEN, 7), host(LEN, 50));
+}
+
 /// message, by which the two have met.
 #[test]
 fn an_error_by_the_second_queue_pair_is_the_end_of_a_peer_that_was_sent_one_message() {
