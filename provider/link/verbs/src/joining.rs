@@ -25,6 +25,11 @@ impl Joining<'_> {
         if self.0.sizes.repeats {
             return Err(("a driver that repeats no request", libc::EOPNOTSUPP));
         }
+        let made = self.try_to_make(first);
+        if made.is_err() && self.0.end_closing() { self.try_to_make(first) } else { made }
+    }
+
+    fn try_to_make(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
         // Peers are not to go without a first one for want of what a second one has.
         if !self.0.reserve(self.0.half) {
             return Err(("its completion queue", libc::ENOSPC));

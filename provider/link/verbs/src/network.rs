@@ -55,6 +55,18 @@ impl Verbs {
         may
     }
 
+    /// Waits for the queue pairs that are closed, which takes 2 s at most: what is lacking may be what those
+    /// have. Whether there were some.
+    pub(crate) fn end_closing(&mut self) -> bool {
+        let has_some = self.objects.pairs.has_closing();
+        while self.objects.pairs.has_closing() && self.dead.is_none() {
+            if self.read() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        has_some
+    }
+
     /// A queue pair for a peer, and its address.
     fn make_offer(&mut self) -> Result<Offer, String> {
         // Besides, what has no completion of its own has an eighth, an eighth is not for accesses, and one is.
@@ -260,16 +272,7 @@ impl Below for Verbs {
 
     fn offer(&mut self) -> Result<Offer, String> {
         let offer = self.make_offer();
-        if offer.is_ok() || !self.objects.pairs.has_closing() {
-            return offer;
-        }
-        // What is lacking may be what those have that are closed, which takes 2 s at most.
-        while self.objects.pairs.has_closing() && self.dead.is_none() {
-            if self.read() == 0 {
-                std::thread::yield_now();
-            }
-        }
-        self.make_offer()
+        if offer.is_err() && self.end_closing() { self.make_offer() } else { offer }
     }
 
     fn withdraw(&mut self, offer: u64) {

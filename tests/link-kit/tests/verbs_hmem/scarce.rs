@@ -44,6 +44,24 @@ fn second_queue_pairs_leave_room_in_the_completion_queue() {
     assert!(seconds >= 4 && others.len() >= 12, "{seconds} second ones of {}", others.len());
 }
 
+/// A queue pair that is closed, and not destroyed yet, is waited for where there can be no more.
+#[test]
+fn a_second_queue_pair_takes_the_place_of_one_that_is_closed() {
+    set("sv0:qp=3", &[]);
+    let driver = driver(2);
+    let src = filled(&driver, LEN, 3);
+    let (mut owner, mut gone) = (open(), open());
+    let (to_gone, _) = join(&mut owner, &mut gone);
+    owner.part(to_gone);
+    drop(gone);
+    let mut peer = open();
+    let (to_peer, _) = join(&mut owner, &mut peer);
+    assert!(owner.lend(to_peer, src, Way::Get).is_none(), "a key for all peers");
+    assert_eq!(pairs(), 3, "with the one that is closed");
+    assert!(owner.second(to_peer).is_some(), "it is waited for");
+    assert_eq!(pairs(), 3 + 1, "with the one that was refused");
+}
+
 /// The peer has announced its own, which cannot be connected here: it hears that there is none, and messages go on.
 #[test]
 fn a_second_queue_pair_that_this_side_cannot_connect_is_none() {
