@@ -76,7 +76,8 @@ impl Verbs {
         let Verbs { objects, route, sizes, .. } = self;
         // The receives of the peers that are known are enough for this one, too, if there are no more.
         if objects.receives.srq().is_some() {
-            let enough = CHUNK + (objects.pairs.len() + 1) * EACH_PEER;
+            let receiving = objects.pairs.len().saturating_sub(objects.seconds.len());
+            let enough = CHUNK + (receiving + 1) * EACH_PEER;
             while objects.receives.len() < enough && objects.receives.grow().is_ok() {}
         }
         let mut pairs = std::mem::take(&mut objects.pairs);

@@ -89,6 +89,11 @@ impl Seconds {
         (first, self.second(first))
     }
 
+    /// How many queue pairs are second ones, with those that are closed, and not destroyed yet.
+    pub(crate) fn len(&self) -> usize {
+        self.domains.len()
+    }
+
     /// The number of the second queue pair with the peer of the first, if there is one.
     pub(crate) fn second(&self, first: u32) -> Option<u32> {
         match self.stages.get(&first) {

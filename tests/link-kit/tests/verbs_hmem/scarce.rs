@@ -62,6 +62,23 @@ fn a_second_queue_pair_takes_the_place_of_one_that_is_closed() {
     assert_eq!(pairs(), 3 + 1, "with the one that was refused");
 }
 
+/// Nothing is received by second queue pairs: they take no places of the shared queue.
+#[test]
+fn second_queue_pairs_take_no_places_for_messages() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    let src = filled(&driver, LEN, 3);
+    let places = [false, true].map(|has_second| {
+        let (mut owner, to_peer, mut peer, at) = two(src);
+        assert!(!has_second || join_second((&mut owner, to_peer), (&mut peer, at)));
+        let mut other = open();
+        let before = ibv(c"ibv_reg_mr");
+        join(&mut owner, &mut other);
+        ibv(c"ibv_reg_mr") - before
+    });
+    assert_eq!(places[0], places[1], "registrations of places for another peer");
+}
+
 /// The peer has announced its own, which cannot be connected here: it hears that there is none, and messages go on.
 #[test]
 fn a_second_queue_pair_that_this_side_cannot_connect_is_none() {
