@@ -57,12 +57,12 @@ impl Joining<'_> {
         Ok((number, self.0.own_address(pair).encode()))
     }
 
-    /// There is none with this peer.
-    fn refuse(&mut self, first: u32, why: Refusal) {
+    /// There is none with this peer, which has announced something of its own, or not.
+    fn refuse(&mut self, first: u32, why: Refusal, has_heard: bool) {
         let (call, errno) = why;
         log::info!("no second queue pair with a peer, for memory without windows: {call}: errno {errno}");
         self.part(first);
-        self.0.objects.seconds.refuse(first, why);
+        self.0.objects.seconds.refuse(first, why, has_heard);
     }
 
     /// What is announced to a peer that is to have one.
@@ -70,7 +70,7 @@ impl Joining<'_> {
         if !self.0.objects.seconds.is_wanted(first) {
             return None;
         }
-        self.make(first).map_err(|why| self.refuse(first, why)).ok().map(|(_, own)| own)
+        self.make(first).map_err(|why| self.refuse(first, why, false)).ok().map(|(_, own)| own)
     }
 
     /// A peer has announced its own, or, by no bytes, that it has none: what is announced to it.
@@ -84,7 +84,7 @@ impl Joining<'_> {
                     .and_then(|(second, own)| self.connect(first, second, &far).map(|()| own))
                 {
                     Ok(own) => return Ok(Some(own)),
-                    Err(why) => self.refuse(first, why),
+                    Err(why) => self.refuse(first, why, true),
                 }
                 none
             }
@@ -97,7 +97,7 @@ impl Joining<'_> {
                 Ok(None)
             }
             Heard::Refused => {
-                self.refuse(first, ("the peer's second queue pair", libc::EAGAIN));
+                self.refuse(first, ("the peer's second queue pair", libc::EAGAIN), true);
                 Ok(None)
             }
             Heard::Decline => none,

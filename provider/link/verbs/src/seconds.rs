@@ -32,8 +32,8 @@ enum Stage {
     Offered(u32),
     /// The two have connected.
     Connected(u32),
-    /// There is none, and why.
-    Refused(Refusal),
+    /// There is none, and why; and whether the peer has announced something of its own.
+    Refused(Refusal, bool),
 }
 
 /// What follows from what a peer announces.
@@ -118,7 +118,7 @@ impl Seconds {
     /// Why this peer has none; `None`: it was not needed so far.
     pub(crate) fn lacks(&self, first: u32) -> Option<Refusal> {
         match self.stages.get(&first)? {
-            Stage::Refused(why) => Some(*why),
+            Stage::Refused(why, _) => Some(*why),
             _ => Some(NO_DOMAIN),
         }
     }
@@ -129,12 +129,15 @@ impl Seconds {
     }
 
     /// What follows from an announcement of the peer's, or (`is_none`) that it has none.
-    pub(crate) fn hear(&self, first: u32, is_none: bool) -> Heard {
-        match (self.stages.get(&first), is_none) {
+    pub(crate) fn hear(&mut self, first: u32, is_none: bool) -> Heard {
+        match (self.stages.get_mut(&first), is_none) {
             (Some(Stage::Offered(_)), true) => Heard::Refused,
             (Some(Stage::Offered(second)), false) => Heard::Connect(*second),
             (None | Some(Stage::Wanted), false) => Heard::Make,
-            (Some(Stage::Refused(_)), false) => Heard::Decline,
+            (Some(Stage::Refused(_, has_heard @ false)), false) => {
+                *has_heard = true;
+                Heard::Decline
+            }
             _ => Heard::Nonsense,
         }
     }
@@ -152,9 +155,9 @@ impl Seconds {
         self.stages.insert(first, Stage::Connected(second));
     }
 
-    /// There is none with this peer.
-    pub(crate) fn refuse(&mut self, first: u32, why: Refusal) {
-        self.stages.insert(first, Stage::Refused(why));
+    /// There is none with this peer, which has announced something of its own, or not.
+    pub(crate) fn refuse(&mut self, first: u32, why: Refusal, has_heard: bool) {
+        self.stages.insert(first, Stage::Refused(why, has_heard));
     }
 
     /// This peer is to have one.
@@ -204,7 +207,7 @@ impl Seconds {
         let Some(stage) = self.stages.remove(&first) else { return (None, Vec::new()) };
         let second = match stage {
             Stage::Offered(second) | Stage::Connected(second) => Some(second),
-            Stage::Wanted | Stage::Refused(_) => None,
+            Stage::Wanted | Stage::Refused(..) => None,
         };
         if let Some(domain) = second.and_then(|second| self.domains.get_mut(&second)) {
             domain.first = None;
@@ -246,9 +249,12 @@ mod tests {
             format!("{:?} {:?} {:?}", self.ends.each_ref().map(|end| &end.stages), self.to, self.needs)
         }
 
-        fn make(&mut self, i: usize) -> bool {
-            let stage = if self.can[i] { Stage::Offered(SECOND) } else { Stage::Refused(NO_DOMAIN) };
-            self.ends[i].stages.insert(FIRST, stage);
+        fn make(&mut self, i: usize, has_heard: bool) -> bool {
+            if self.can[i] {
+                self.ends[i].stages.insert(FIRST, Stage::Offered(SECOND));
+            } else {
+                self.ends[i].refuse(FIRST, NO_DOMAIN, has_heard);
+            }
             self.can[i]
         }
 
@@ -256,7 +262,7 @@ mod tests {
         fn need(&mut self, i: usize) {
             self.needs[i] = false;
             self.ends[i].want(FIRST);
-            if self.ends[i].is_wanted(FIRST) && self.make(i) {
+            if self.ends[i].is_wanted(FIRST) && self.make(i, false) {
                 self.to[1 - i].push_back(true);
             }
         }
@@ -266,14 +272,14 @@ mod tests {
             let Some(is_one) = self.to[i].pop_front() else { return true };
             match self.ends[i].hear(FIRST, !is_one) {
                 Heard::Make => {
-                    let is_made = self.make(i);
+                    let is_made = self.make(i, true);
                     if is_made {
                         self.ends[i].note_connected(FIRST, SECOND);
                     }
                     self.to[1 - i].push_back(is_made);
                 }
                 Heard::Connect(second) => self.ends[i].note_connected(FIRST, second),
-                Heard::Refused => self.ends[i].refuse(FIRST, NO_DOMAIN),
+                Heard::Refused => self.ends[i].refuse(FIRST, NO_DOMAIN, true),
                 Heard::Decline => self.to[1 - i].push_back(false),
                 Heard::Nonsense => return false,
             }

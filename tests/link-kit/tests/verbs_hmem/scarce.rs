@@ -18,6 +18,7 @@ fn two(src: Span) -> (Verbs, Dest, Verbs, Dest) {
     (owner, to_peer, peer, at)
 }
 
+/// A completion queue of 64 entries has 32 for what is sent. Whatever peers have second queue pairs, messages and
 /// accesses by the first ones find some, with all the peers that there is room for.
 #[test]
 fn second_queue_pairs_leave_room_in_the_completion_queue() {
@@ -116,6 +117,27 @@ fn a_second_queue_pair_that_the_peer_alone_has_connected_ends_the_connection() {
     assert!(matches!(owner.send(to_peer, &message), Err(NotSent::Error(_))));
 }
 
+/// One that has none says so once, whether it was the first to say something or the peer was.
+#[test]
+fn a_peer_that_announces_a_second_queue_pair_again_is_not_believed() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    let src = filled(&driver, LEN, 3);
+    let (_owner, _, mut peer, at) = two(src);
+    assert!(peer.lend(at, src, Way::Get).is_none(), "a key for all peers");
+    let address = peer.second(at).expect("one that is announced");
+    for is_first in [false, true] {
+        let (mut owner, to_peer, ..) = two(src);
+        fail(c"ibv_create_qp", 1, libc::ENOMEM);
+        if is_first {
+            assert_eq!(owner.second(to_peer), None);
+        }
+        assert_eq!(owner.join_second(to_peer, &address), Ok(Some(Vec::new())));
+        assert!(owner.join_second(to_peer, &address).is_err(), "it has said so");
+        assert!(owner.join_second(to_peer, &[]).is_err(), "it has said so");
+    }
+}
+
 /// A driver that repeats requests may repeat a read whose memory has ended since: memory goes in frames.
 #[test]
 fn a_driver_that_repeats_requests_has_messages_of_devices_go_in_frames() {
@@ -149,6 +171,7 @@ fn a_driver_that_repeats_requests_has_messages_of_devices_go_in_frames() {
     is_one_access(&mut duo, host(LEN, 7), host(LEN, 50));
 }
 
+/// The end of a read that fails here alone is the end of the peer, also where nothing was sent to that but the first
 /// message, by which the two have met.
 #[test]
 fn an_error_by_the_second_queue_pair_is_the_end_of_a_peer_that_was_sent_one_message() {
