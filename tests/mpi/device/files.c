@@ -141,6 +141,52 @@ static void written(void)
 		}
 }
 
+/* Requests of files in each call that completes them. MPICH loses one once MPI_Request_get_status has said that it has completed. */
+static void requested(void)
+{
+	enum { WAIT, TEST, TESTALL, TESTANY, TESTSOME, STATUS, STATUS_ALL, STATUS_ANY, STATUS_SOME, BYS, ROUNDS = 8 };
+	int (*status_all)() = optional("MPI_Request_get_status_all"), (*status_any)() = optional("MPI_Request_get_status_any");
+	int (*status_some)() = optional("MPI_Request_get_status_some");
+
+	for (int by = 0; by < BYS; by++) {
+		if (by >= STATUS_ALL && !(status_all && status_any && status_some))
+			continue;
+		begin("requests of files, completed in way %d", by);
+		open_files(MPI_COMM_SELF);
+		struct buffer *o = take(4000, UNCHANGED), *r = take(4000 * ROUNDS, CHANGED);
+
+		SIDES {
+			for (int round = 0; round < 2 * ROUNDS; round++) {
+				MPI_Request q;
+				MPI_Status s;
+				int flag = 0, index, done = 0;
+
+				if (round % 2)
+					OK(MPI_File_iread_at(file[side], 0, (char *)P(r) + 4000 * (round / 2), 4000, MPI_BYTE, &q));
+				else
+					OK(MPI_File_iwrite_at(file[side], 0, P(o), 4000, MPI_BYTE, &q));
+				for (int tries = 0; !flag && !here_failed && tries < 100000000; tries++)
+					switch (by) {
+					case WAIT: OK(MPI_Wait(&q, &s)); flag = 1; break;
+					case TEST: OK(MPI_Test(&q, &flag, &s)); break;
+					case TESTALL: OK(MPI_Testall(1, &q, &flag, &s)); break;
+					case TESTANY: OK(MPI_Testany(1, &q, &index, &flag, &s)); break;
+					case TESTSOME: OK(MPI_Testsome(1, &q, &done, &index, &s)); flag = done == 1; break;
+					case STATUS: OK(MPI_Request_get_status(q, &flag, &s)); break;
+					case STATUS_ALL: OK(status_all(1, &q, &flag, &s)); break;
+					case STATUS_ANY: OK(status_any(1, &q, &index, &flag, &s)); break;
+					default: OK(status_some(1, &q, &done, &index, &s)); flag = done == 1;
+					}
+				if (by >= STATUS)
+					OK(MPI_Wait(&q, &s));
+				CHECK(q == MPI_REQUEST_NULL);
+			}
+		}
+		close_files();
+		end();
+	}
+}
+
 /* A view with holes in the file. */
 static void views(void)
 {
@@ -185,7 +231,7 @@ static void at_end(void)
 
 int main(int argc, char **argv)
 {
-	static const struct subject all[] = { { "written", written }, { "views", views }, { "at_end", at_end } };
+	static const struct subject all[] = { { "written", written }, { "requested", requested }, { "views", views }, { "at_end", at_end } };
 
 	return run_subjects("files", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What is wrong ends with an MPI error; a driver that fails does, too; what an MPI says of GPUs; contexts and kinds. */
 #include "types.h"
+#include <sys/mman.h>
 
 /* Arguments that the MPI itself refuses on host memory. The buffers of both sides stay as they are. */
 static void bad_arguments(void)
@@ -268,11 +269,81 @@ static void contexts(void)
 	}
 }
 
+/* No byte of a device's memory is attached. */
+static void no_byte(void)
+{
+	begin("MPI_Win_attach of no byte");
+	struct buffer *b = take(64, UNCHANGED);
+	int detached[2];
+
+	SIDES {
+		MPI_Win win;
+
+		OK(MPI_Win_create_dynamic(MPI_INFO_NULL, MPI_COMM_WORLD, &win));
+		OK(MPI_Win_set_errhandler(win, MPI_ERRORS_RETURN));
+		OK(MPI_Win_attach(win, P(b), 0));
+		/* Open MPI 5 does not find it. */
+		detached[side] = MPI_Win_detach(win, P(b));
+		OK(MPI_Win_free(&win));
+	}
+	CHECK(!detached[0] == !detached[1]);
+	end();
+}
+
+/* A collective with both buffers at MPI_BOTTOM, in host and device memory that are as far apart as can be. */
+static void far_apart(void)
+{
+	enum { MOST = 8 };
+	static char data[2][MOST * 12];
+	int n = ranks < MOST ? ranks : MOST;
+	/* Half of the address space, if it is free: there is no room for copies of all that is in between. */
+	size_t quarter = (size_t)1 << 45;
+	void *space[2];
+
+	begin("MPI_Alltoallw of data that are far apart");
+	for (int i = 0; i < 2; i++)
+		space[i] = mmap(NULL, quarter, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct buffer *s = take(MOST * 12, ANY), *r = take(MOST * 12, ANY);
+	struct buffer *heap[2] = { take_of(HOST, MOST * 12, ANY), take_of(HOST, MOST * 12, ANY) };
+
+	SIDES {
+		int ones[MOST], none[MOST] = { 0 }, lens[] = { 12, 12, 12 };
+		MPI_Datatype types[2][MOST], of[] = { MPI_BYTE, MPI_BYTE, MPI_BYTE };
+		MPI_Aint at[3];
+
+		for (int i = 0; i < MOST * 12; i++)
+			data[0][i] = (char)(i + 7 * me);
+		for (int i = 0; i < n; i++) {
+			ones[i] = 1;
+			for (int dir = 0; dir < 2; dir++) {
+				OK(MPI_Get_address((char *)P(dir ? r : s) + 12 * i, &at[0]));
+				OK(MPI_Get_address((char *)P(heap[dir]) + 12 * i, &at[1]));
+				OK(MPI_Get_address(data[dir] + 12 * i, &at[2]));
+				OK(MPI_Type_create_struct(3, lens, at, of, &types[dir][i]));
+				OK(MPI_Type_commit(&types[dir][i]));
+			}
+		}
+		if (ranks <= MOST)
+			OK(MPI_Alltoallw(MPI_BOTTOM, ones, none, types[0], MPI_BOTTOM, ones, none, types[1], MPI_COMM_WORLD));
+		for (int i = 0; i < n; i++) {
+			has_first(r, side, 12 * (size_t)i, 12, i, 0, 12 * (size_t)me);
+			for (int k = 0; k < 12 && ranks <= MOST; k++)
+				CHECK(data[1][12 * i + k] == (char)(12 * me + k + 7 * i));
+			OK(MPI_Type_free(&types[0][i]));
+			OK(MPI_Type_free(&types[1][i]));
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		if (space[i] != MAP_FAILED)
+			munmap(space[i], quarter);
+	end();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
 		{ "bad_arguments", bad_arguments }, { "truncated", truncated }, { "reused", reused },
-		{ "short_driver", short_driver }, { "asked", asked },
+		{ "short_driver", short_driver }, { "asked", asked }, { "no_byte", no_byte }, { "far_apart", far_apart },
 		{ "buffer_attach", buffer_attach }, { "contexts", contexts }, { "broken_driver", broken_driver },
 	};
 

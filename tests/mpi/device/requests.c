@@ -133,36 +133,97 @@ static void completions(void)
 		}
 }
 
-/* Freed before they complete: the transfer goes on. */
+/* Freed before they complete: the transfer goes on. Behind what says that it is over no call waits for or tests a request. */
 static void freed(void)
 {
 	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
+	MPI_Datatype gappy;
 
-	for (int n = 10; n < 200000; n *= 100) {
-		begin("Request_free of %d", n);
-		struct buffer *s = take((size_t)n, UNCHANGED), *r = take((size_t)n, CHANGED), *late = take((size_t)n, CHANGED);
+	OK(MPI_Type_create_resized(MPI_BYTE, 0, 3, &gappy));
+	OK(MPI_Type_commit(&gappy));
+	for (int way = 0; way < 4; way++)
+		for (int n = 10; n < 200000; n *= 100) {
+			MPI_Datatype type = way % 2 ? gappy : MPI_BYTE;
 
-		SIDES {
-			MPI_Request q, other;
-			char answer = 0;
+			begin("Request_free of %d%s, then %s", n, way % 2 ? " with gaps" : "", way < 2 ? "a receive" : "a barrier");
+			struct buffer *s = take_typed(n, 0, type, UNCHANGED), *r = take_typed(n, 0, type, CHANGED), *late = take_typed(n, 0, type, CHANGED);
 
-			OK(MPI_Irecv(P(r), n, MPI_BYTE, from, 1, MPI_COMM_WORLD, &other));
-			OK(MPI_Isend(P(s), n, MPI_BYTE, to, 1, MPI_COMM_WORLD, &q));
-			OK(MPI_Request_free(&q));
-			CHECK(q == MPI_REQUEST_NULL);
-			OK(MPI_Wait(&other, MPI_STATUS_IGNORE));
-			/* A receive that is freed: complete once a later message of the same sender has come. */
-			OK(MPI_Irecv(P(late), n, MPI_BYTE, from, 2, MPI_COMM_WORLD, &q));
-			OK(MPI_Request_free(&q));
-			OK(MPI_Sendrecv(P(s), n, MPI_BYTE, to, 2, &answer, 0, MPI_BYTE, MPI_PROC_NULL, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
-			for (int i = 0; i < 3; i++)
-				OK(MPI_Sendrecv(&answer, 1, MPI_BYTE, to, 3, &answer, 1, MPI_BYTE, from, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
-			OK(MPI_Barrier(MPI_COMM_WORLD));
-			for (int tries = 0, flag; tries < 2000; tries++)
-				OK(MPI_Iprobe(MPI_ANY_SOURCE, 77, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE));
+			SIDES {
+				MPI_Request q, other;
+				char answer = 0, all[2];
+
+				OK(MPI_Irecv(P(r), n, type, from, 1, MPI_COMM_WORLD, &other));
+				OK(MPI_Isend(P(s), n, type, to, 1, MPI_COMM_WORLD, &q));
+				OK(MPI_Request_free(&q));
+				CHECK(q == MPI_REQUEST_NULL);
+				OK(MPI_Wait(&other, MPI_STATUS_IGNORE));
+				/* A receive that is freed: complete once a later message of the same sender has come. */
+				OK(MPI_Irecv(P(late), n, type, from, 2, MPI_COMM_WORLD, &q));
+				OK(MPI_Request_free(&q));
+				OK(MPI_Sendrecv(P(s), n, type, to, 2, &answer, 0, MPI_BYTE, MPI_PROC_NULL, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+				for (int i = 0; i < 3; i++)
+					OK(MPI_Sendrecv(&answer, 1, MPI_BYTE, to, 3, &answer, 1, MPI_BYTE, from, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+				if (way >= 2)
+					OK(MPI_Barrier(MPI_COMM_WORLD));
+				for (int tries = 0, flag; tries < 2000; tries++)
+					OK(MPI_Iprobe(MPI_ANY_SOURCE, 77, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE));
+				if (way < 2)
+					OK(MPI_Sendrecv(&answer, 1, MPI_BYTE, to, 3, &answer, 1, MPI_BYTE, from, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+				else
+					OK(MPI_Barrier(MPI_COMM_WORLD));
+				for (int i = 0; i < 2; i++) {
+					size_t at = i ? (type == gappy ? 3 : 1) * (size_t)(n - 1) : 0;
+
+					get(late, side, at, &all[i], 1);
+					CHECK(all[i] == (char)first_byte(from, 0, at));
+				}
+			}
+			end();
 		}
-		end();
+	OK(MPI_Type_free(&gappy));
+}
+
+static long resident(void)
+{
+	FILE *f = fopen("/proc/self/statm", "r");
+	long all = 0, here = 0;
+
+	if (f) {
+		CHECK(fscanf(f, "%ld %ld", &all, &here) == 2);
+		fclose(f);
 	}
+	return here * sysconf(_SC_PAGESIZE);
+}
+
+/* Freed sends, and receives that block: what stands for the buffers of those that are over is used again. */
+static void freed_sends(void)
+{
+	enum { COUNT_OF_SENDS = 300, BYTES = 50000 };
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
+	MPI_Datatype gappy;
+
+	OK(MPI_Type_vector(2, BYTES, BYTES + 100, MPI_BYTE, &gappy));
+	OK(MPI_Type_commit(&gappy));
+	begin("%d freed sends", COUNT_OF_SENDS);
+	struct buffer *s = take_typed(1, 0, gappy, UNCHANGED), *r = take_typed(1, 0, gappy, CHANGED);
+
+	SIDES {
+		long before = 0;
+
+		for (int i = 0; i < COUNT_OF_SENDS; i++) {
+			MPI_Request q;
+
+			OK(MPI_Isend(P(s), 1, gappy, to, 1, MPI_COMM_WORLD, &q));
+			OK(MPI_Request_free(&q));
+			OK(MPI_Recv(P(r), 1, gappy, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+			OK(MPI_Barrier(MPI_COMM_WORLD));
+			if (i == 20)
+				before = resident();
+		}
+		CHECK(resident() - before < (COUNT_OF_SENDS - 20) * BYTES);
+	}
+	end();
+	OK(MPI_Type_free(&gappy));
 }
 
 /* A receive that nothing matches is cancelled, and leaves its buffer alone. */
@@ -237,6 +298,47 @@ static void gaps(void)
 	OK(MPI_Type_free(&even));
 }
 
+/* One-sided calls with gaps, whose requests MPICH completes before the data are there: completed in the epoch, and behind it. */
+static void windows(void)
+{
+	enum { ELEMENTS = 100 };
+	int target = (me + 1) % ranks;
+	MPI_Datatype gappy;
+
+	OK(MPI_Type_create_resized(MPI_INT, 0, 12, &gappy));
+	OK(MPI_Type_commit(&gappy));
+	for (int late = 0; late < 3; late++) {
+		begin("one-sided calls with gaps, completed %s", late ? late == 1 ? "behind the epoch" : "behind a flush" : "in the epoch");
+		struct buffer *o = take(12 * ELEMENTS, UNCHANGED), *r = take(2 * 12 * ELEMENTS, CHANGED);
+		int *memory[2];
+
+		SIDES {
+			MPI_Request q[3] = { MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL };
+			MPI_Win win;
+
+			memory[side] = malloc(3 * 4 * ELEMENTS);
+			for (int i = 0; i < 3 * ELEMENTS; i++)
+				memory[side][i] = 1000 * me + i;
+			OK(MPI_Win_create(memory[side], 3 * 4 * ELEMENTS, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &win));
+			OK(MPI_Win_lock_all(0, win));
+			OK(MPI_Rget(P(r), ELEMENTS, gappy, target, 0, ELEMENTS, MPI_INT, win, &q[0]));
+			OK(MPI_Rget((char *)P(r) + 12 * ELEMENTS, ELEMENTS, gappy, target, ELEMENTS, ELEMENTS, MPI_INT, win, &q[1]));
+			OK(MPI_Rput(P(o), ELEMENTS, gappy, target, 2 * ELEMENTS, ELEMENTS, MPI_INT, win, &q[2]));
+			if (late == 2)
+				OK(MPI_Win_flush(target, win));
+			if (late != 1)
+				OK(MPI_Waitall(3, q, MPI_STATUSES_IGNORE));
+			OK(MPI_Win_unlock_all(win));
+			OK(MPI_Waitall(3, q, MPI_STATUSES_IGNORE));
+			OK(MPI_Win_free(&win));
+		}
+		CHECK(!memcmp(memory[0], memory[1], 3 * 4 * ELEMENTS));
+		free(memory[0]), free(memory[1]);
+		end();
+	}
+	OK(MPI_Type_free(&gappy));
+}
+
 /* Generalized requests, and those of a barrier, in one array with transfers. */
 static int query(void *state, MPI_Status *status)
 {
@@ -302,8 +404,8 @@ static void many(void)
 int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
-		{ "completions", completions }, { "freed", freed }, { "cancelled", cancelled },
-		{ "gaps", gaps }, { "foreign", foreign }, { "many", many },
+		{ "completions", completions }, { "freed", freed }, { "freed_sends", freed_sends }, { "cancelled", cancelled },
+		{ "gaps", gaps }, { "windows", windows }, { "foreign", foreign }, { "many", many },
 	};
 
 	return run_subjects("requests", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);

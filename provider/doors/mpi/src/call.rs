@@ -47,6 +47,8 @@ unsafe fn run_in(
             // The Fortran libraries of others call the entry points of C.
             return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
         }
+        // The call may read what a freed receive has written.
+        requests::poll_freed(&library.abi, false);
         let mut args = Args { words, style, abi: &library.abi };
         if row.plan.is_some() {
             if let Some(code) = collective::run(library, row, &mut args, begin) {
@@ -100,11 +102,8 @@ unsafe fn run_in(
                 let bytes = status.map_or(0, |at| bytes_of(args.abi, args.words[at]));
                 Mirrors { all: mirrors, received }.copy_back(bytes).err()
             }
-            Ends::Request(at) => {
-                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, None)
-            }
-            Ends::Persistent(at) => {
-                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, Some(direct))
+            Ends::Request(at) | Ends::Persistent(at) => {
+                requests::add(row, &args, at.into(), (Mirrors { all: mirrors, received }, kept, direct))
             }
             Ends::Epoch => {
                 windows::add_origin(row, &args, mirrors);
@@ -305,7 +304,7 @@ fn mirror_of(
         return Ok((Mirror::packed(base, kind, data, access, counts)?, words(bytes)));
     }
     match (Mirror::new(base, kind, data.clone(), access, buf.computes, counts), bytes) {
-        (Err(Failure::NoMemory), Some(bytes)) => {
+        (Err(Failure::NoMemory | Failure::TooFar), Some(bytes)) => {
             Ok((Mirror::packed(base, None, data, access, counts)?, words(bytes)))
         }
         (mirror, _) => Ok((mirror?, Vec::new())),

@@ -54,17 +54,22 @@ macro_rules! entry {
             is_host &= unsafe {
                 !$crate::collective::is_posted($row::PLAN.as_ref(), $crate::args::Style::$style, &words)
             };
-            if let (true, Some(next)) = (is_host, NEXT.address()) {
+            let returned = if let (true, Some(next)) = (is_host, NEXT.address()) {
                 // SAFETY: a function of the same name has the same arguments.
-                return unsafe {
+                unsafe {
                     let next: unsafe extern "C" fn($($crate::entry::entry!(@word $a)),*) -> core::ffi::c_int =
                         core::mem::transmute::<usize, _>(next);
                     next($($a),*)
-                };
+                }
+            } else {
+                let mut words = words;
+                // SAFETY: the arguments of the call.
+                unsafe { $crate::call::run(&$row, $crate::args::Style::$style, &mut words, &NEXT) }
+            };
+            if $crate::requests::any_freed() {
+                $crate::requests::end_freed();
             }
-            let mut words = words;
-            // SAFETY: the arguments of the call.
-            unsafe { $crate::call::run(&$row, $crate::args::Style::$style, &mut words, &NEXT) }
+            returned
         }
     };
     (@word $a:ident) => { usize };

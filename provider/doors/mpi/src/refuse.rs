@@ -13,6 +13,9 @@ use crate::library::{Library, pmpi};
 /// Of a mirror that could not be made.
 const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
                          or raise the limit of the process's memory";
+/// Of a mirror for which there is no address space.
+const TOO_FAR: &str = "the data of a buffer lie too far apart for a copy with the same layout, as those of MPI_BOTTOM \
+                       in host and in device memory may; send what is in each kind of memory by a call of its own";
 /// Of a copy that the device has refused.
 const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still allocated, and did an earlier \
                           kernel fail? (the driver's error is that of the next synchronising call)";
@@ -55,6 +58,7 @@ pub(crate) fn code_of(library: &Library, failure: Failure) -> c_int {
     let errors = &library.abi.errors;
     match failure {
         Failure::NoMemory => code(errors.no_mem, NO_MEMORY),
+        Failure::TooFar => code(errors.no_mem, TOO_FAR),
         Failure::NotCopied => code(errors.other, NOT_COPIED),
     }
 }

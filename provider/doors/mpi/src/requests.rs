@@ -13,13 +13,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::abi::{Abi, Handle};
 use crate::args::{Args, Statuses, bytes_of};
 use crate::buffer::{Failure, Mirrors};
-use crate::library::pmpi;
+use crate::library::{library, pmpi};
 use crate::narrow::Arrays;
+use crate::row::{Ends, On, Row};
+use crate::windows::{self, Access};
 
 /// What is kept for a request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     mirrors: Mirrors,
+    /// Of one-sided calls whose mirrors their window keeps.
+    accesses: Vec<Access>,
     /// Held until the operation has completed.
     _arrays: Arrays,
     /// Of a persistent request: addresses of device memory that the MPI's transport accesses, for which each
@@ -32,8 +36,9 @@ pub(crate) struct Entry {
 static TABLE: Mutex<Option<HashMap<Handle, Entry>>> = Mutex::new(None);
 /// Requests that the program has freed while their operation was under way.
 static FREED: Mutex<Vec<(Handle, Entry)>> = Mutex::new(Vec::new());
-/// Entries of both.
+/// Entries of both, and of the second.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+static FREED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn table() -> MutexGuard<'static, Option<HashMap<Handle, Entry>>> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,25 +50,34 @@ pub(crate) fn is_empty() -> bool {
     COUNT.load(Relaxed) == 0
 }
 
-/// A call has made a request, whose handle is at that argument.
+/// A call has made a request, whose handle is at that argument: with its mirrors, the arrays that it reads,
+/// and of a persistent one device memory that the MPI's transport accesses.
 ///
 /// # Safety
-/// The call was successful.
+/// The call was that of the row, and was successful.
 pub(crate) unsafe fn add(
+    row: &Row,
     args: &Args<'_>,
     at: usize,
-    mirrors: Mirrors,
-    arrays: Arrays,
-    persistent: Option<Vec<usize>>,
+    (mut mirrors, arrays, direct): (Mirrors, Arrays, Vec<usize>),
 ) -> Option<Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; so below.
     let request = unsafe { args.request(at, 0) };
+    let persistent = matches!(row.ends, Ends::Persistent(_)).then_some(direct);
     let is_persistent = persistent.is_some();
-    let mut entry = Entry { mirrors, _arrays: arrays, persistent, active: !is_persistent };
+    let mut accesses = Vec::new();
+    if windows::may_last(row, args.abi, &mirrors.all) {
+        let all = std::mem::take(&mut mirrors.all);
+        // SAFETY: as above.
+        accesses.extend(unsafe { windows::add_origin(row, args, all) });
+    }
+    // MPICH's request of a file is lost once MPI_Request_get_status has said that it has completed.
+    let is_asked = !is_persistent && accesses.is_empty() && !matches!(row.on, On::File(_));
+    let mut entry = Entry { mirrors, accesses, _arrays: arrays, persistent, active: !is_persistent };
     // Operations that completed at once may share one handle, and need no entry.
     let is_null = request == args.abi.handles.request_null;
     // SAFETY: a valid request.
-    let done = if is_persistent || is_null { None } else { unsafe { done(args.abi, request) } };
+    let done = if !is_asked || is_null { None } else { unsafe { done(args.abi, request) } };
     if let Some(bytes) = done.or((is_null && !is_persistent).then_some(0)) {
         // SAFETY: the operation is over, and the program's buffers are valid.
         return unsafe { entry.end(bytes) }.err();
@@ -96,7 +110,10 @@ impl Entry {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        unsafe { self.mirrors.copy_back(bytes) }
+        unsafe {
+            self.mirrors.copy_back(bytes)?;
+            self.accesses.drain(..).try_for_each(|access| windows::complete(access))
+        }
     }
 
     /// The operation begins again: whether it was not under way.
@@ -132,9 +149,15 @@ pub(crate) fn take(request: Handle) -> Option<Entry> {
 }
 
 /// Puts an entry into the table, again or anew.
-pub(crate) fn put(request: Handle, entry: Entry) {
-    COUNT.fetch_add(1, Relaxed);
-    table().get_or_insert_with(HashMap::new).insert(request, entry);
+pub(crate) fn put(request: Handle, mut entry: Entry) {
+    let mut table = table();
+    let all = table.get_or_insert_with(HashMap::new);
+    match all.remove(&request) {
+        // MPICH's one-sided calls that have completed at once may share one handle.
+        Some(other) => entry.accesses.extend(other.accesses),
+        None => drop(COUNT.fetch_add(1, Relaxed)),
+    }
+    all.insert(request, entry);
 }
 
 /// The operation of a request has completed, and has received so many bytes: that of a persistent one may be
@@ -187,14 +210,29 @@ pub(crate) fn free(request: Handle) -> bool {
         return true;
     }
     COUNT.fetch_add(1, Relaxed);
+    FREED_COUNT.fetch_add(1, Relaxed);
     FREED.lock().unwrap_or_else(PoisonError::into_inner).push((request, entry));
     false
+}
+
+/// Whether a request that the program has freed has an entry.
+#[inline(always)]
+pub(crate) fn any_freed() -> bool {
+    FREED_COUNT.load(Relaxed) != 0
+}
+
+/// The end of a call: what is freed and complete goes to the device before the program goes on.
+#[cold]
+pub(crate) fn end_freed() {
+    if let Some(library) = library() {
+        let _ = c_abi::caught(|| poll_freed(&library.abi, false));
+    }
 }
 
 /// Ends what was freed and has completed since. Behind the `last` poll, that of MPI_Finalize, the MPI has the
 /// others, of which a receive may never complete: their mirrors stay until the process ends.
 pub(crate) fn poll_freed(abi: &Abi, last: bool) {
-    if is_empty() {
+    if !any_freed() {
         return;
     }
     let all = std::mem::take(&mut *FREED.lock().unwrap_or_else(PoisonError::into_inner));
@@ -214,12 +252,14 @@ pub(crate) fn poll_freed(abi: &Abi, last: bool) {
                 let _ = unsafe { pmpi!("Request_free", at) };
                 std::mem::forget(entry);
                 COUNT.fetch_sub(1, Relaxed);
+                FREED_COUNT.fetch_sub(1, Relaxed);
             } else {
                 left.push((request, entry));
             }
             continue;
         }
         COUNT.fetch_sub(1, Relaxed);
+        FREED_COUNT.fetch_sub(1, Relaxed);
         // SAFETY: the operation is over. The program has promised that its buffers stay until then.
         let _ = unsafe { entry.end(bytes_of(abi, status.at())) };
         // SAFETY: a place of this function's. Open MPI 4 has freed a request that has failed.

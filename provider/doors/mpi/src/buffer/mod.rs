@@ -23,6 +23,8 @@ use memory::Memory;
 pub(crate) enum Failure {
     /// There is no host memory for it.
     NoMemory,
+    /// The data lie so far apart that there is no address space for it.
+    TooFar,
     /// The device did not copy.
     NotCopied,
 }
@@ -57,12 +59,26 @@ impl Mirror {
     ) -> Result<Mirror, Failure> {
         /// What both are aligned to alike.
         const ALIGN: usize = 64;
+        /// The least bytes from the first to the last of data that lie far apart.
+        const FAR: usize = 1 << 38;
         let (low, high) = data.tree.bounds().unwrap_or((0, 0));
         let lead = at.wrapping_add_signed(low) % ALIGN;
         let gaps = computes.then(|| data.behind());
         let len = (high - low) as usize + lead + gaps.unwrap_or(0);
-        let memory = Memory::new(len, data.tree.size(), kind.unwrap_or(Kind::System));
-        let memory = memory.ok_or(Failure::NoMemory)?;
+        let is_far = len >= FAR;
+        let parts = (is_far && !computes).then(|| {
+            Memory::parts(|each| {
+                data.tree.walk(&mut |offset, len| each(at.wrapping_add_signed(offset), len));
+            })
+        });
+        let (memory, lead) = match parts.flatten() {
+            Some(parts) => (parts, 0),
+            None => {
+                let memory = Memory::new(len, data.tree.size(), kind.unwrap_or(Kind::System));
+                let failure = if is_far { Failure::TooFar } else { Failure::NoMemory };
+                (memory.ok_or(failure)?, lead)
+            }
+        };
         let host = Place::Same((memory.at() + lead).wrapping_add_signed(low.wrapping_neg()));
         Ok(Mirror { _memory: memory, host, user: User { at, kind }, data, reads, writes, gaps, counts })
     }

@@ -152,9 +152,31 @@ unsafe fn wait_all(call: &mut Call<'_>) -> c_int {
     unsafe { finish(call, 1, count(call), Statuses::Each(2), |_, _| true) }
 }
 
+/// Whether a call with a flag for all requests says that they have completed.
+fn all_done(call: &Call<'_>, _: usize) -> bool {
+    // SAFETY: by the call, which has written it; so below.
+    unsafe { call.args.written(2, 0) != 0 }
+}
+
+/// Whether a call with an index and a flag says so of that request.
+fn any_done(call: &Call<'_>, n: usize) -> bool {
+    // SAFETY: as above.
+    unsafe { call.args.written(3, 0) != 0 && is_index(call, n, call.args.written(2, 0)) }
+}
+
+/// Whether a call with a number of indices says so of that request.
+fn some_done(call: &Call<'_>, n: usize) -> bool {
+    // SAFETY: as above; the indices are as many as the call has written.
+    unsafe {
+        let found = call.args.written(2, 0);
+        found != call.args.abi.undefined
+            && (0..found.max(0) as usize).any(|i| is_index(call, n, call.args.written(3, i)))
+    }
+}
+
 unsafe fn test_all(call: &mut Call<'_>) -> c_int {
     // SAFETY: as above.
-    unsafe { finish(call, 1, count(call), Statuses::Each(3), |call, _| call.args.written(2, 0) != 0) }
+    unsafe { finish(call, 1, count(call), Statuses::Each(3), all_done) }
 }
 
 fn is_index(call: &Call<'_>, n: usize, index: c_int) -> bool {
@@ -170,22 +192,12 @@ unsafe fn wait_any(call: &mut Call<'_>) -> c_int {
 
 unsafe fn test_any(call: &mut Call<'_>) -> c_int {
     // SAFETY: as above.
-    unsafe {
-        finish(call, 1, count(call), Statuses::One(4), |call, n| {
-            call.args.written(3, 0) != 0 && is_index(call, n, call.args.written(2, 0))
-        })
-    }
+    unsafe { finish(call, 1, count(call), Statuses::One(4), any_done) }
 }
 
 unsafe fn some(call: &mut Call<'_>) -> c_int {
-    // SAFETY: as above; the indices are as many as the call has written.
-    unsafe {
-        finish(call, 1, count(call), Statuses::Some(4), |call, n| {
-            let found = call.args.written(2, 0);
-            found != call.args.abi.undefined
-                && (0..found.max(0) as usize).any(|i| is_index(call, n, call.args.written(3, i)))
-        })
-    }
+    // SAFETY: as above.
+    unsafe { finish(call, 1, count(call), Statuses::Some(4), some_done) }
 }
 
 /// MPI_Request_get_status: a request of which it is true has completed, and stays.
@@ -204,34 +216,43 @@ unsafe fn get_status(call: &mut Call<'_>) -> c_int {
 /// The operation of a request has completed; the request stays.
 unsafe fn completed(call: &Call<'_>, request: Handle) -> c_int {
     let Some(entry) = requests::take(request) else { return 0 };
+    let is_asked = entry.needs_length();
     // SAFETY: a valid request.
-    let bytes = unsafe { requests::done(call.args.abi, request) }.unwrap_or(0);
+    let bytes = if is_asked { unsafe { requests::done(call.args.abi, request) } } else { None };
     // SAFETY: the operation has completed.
-    match unsafe { requests::complete(request, entry, bytes, true) } {
+    match unsafe { requests::complete(request, entry, bytes.unwrap_or(0), true) } {
         Ok(()) => 0,
         // SAFETY: a valid communicator.
         Err(e) => unsafe { raise(call.library, Target::Comm(call.args.abi.handles.world), e) },
     }
 }
 
-/// MPI_Request_get_status_all, _any and _some: which of them they say, the requests themselves are asked.
-unsafe fn get_statuses(call: &mut Call<'_>) -> c_int {
+/// MPI_Request_get_status_all, _any and _some: what is complete is said by `done`.
+unsafe fn get_statuses(call: &mut Call<'_>, done: impl Fn(&Call<'_>, usize) -> bool) -> c_int {
     // SAFETY: as many requests as the first argument says.
     unsafe {
         let code = call.forward();
         if code != 0 {
             return code;
         }
-        let mut last = 0;
-        for n in 0..count(call) {
-            let request = call.args.request(1, n);
-            let abi = call.args.abi;
-            if request != abi.handles.request_null && requests::done(abi, request).is_some() {
-                last = completed(call, request).max(last);
-            }
-        }
-        last
+        let which = (0..count(call)).filter(|n| done(call, *n));
+        which.map(|n| completed(call, call.args.request(1, n))).max().unwrap_or(0)
     }
+}
+
+unsafe fn get_status_all(call: &mut Call<'_>) -> c_int {
+    // SAFETY: by the call.
+    unsafe { get_statuses(call, all_done) }
+}
+
+unsafe fn get_status_any(call: &mut Call<'_>) -> c_int {
+    // SAFETY: by the call.
+    unsafe { get_statuses(call, any_done) }
+}
+
+unsafe fn get_status_some(call: &mut Call<'_>) -> c_int {
+    // SAFETY: by the call.
+    unsafe { get_statuses(call, some_done) }
 }
 
 unsafe fn free(call: &mut Call<'_>) -> c_int {
@@ -330,9 +351,9 @@ hooks! {
     MPI_Waitsome [mpi_waitsome_, ompi_waitsome_f] (a b c d e) !is_empty() => some;
     MPI_Testsome [mpi_testsome_, ompi_testsome_f] (a b c d e) !is_empty() => some;
     MPI_Request_get_status [mpi_request_get_status_, ompi_request_get_status_f] (a b c) !is_empty() => get_status;
-    MPI_Request_get_status_all [] (a b c d) !is_empty() => get_statuses;
-    MPI_Request_get_status_any [] (a b c d e) !is_empty() => get_statuses;
-    MPI_Request_get_status_some [] (a b c d e) !is_empty() => get_statuses;
+    MPI_Request_get_status_all [] (a b c d) !is_empty() => get_status_all;
+    MPI_Request_get_status_any [] (a b c d e) !is_empty() => get_status_any;
+    MPI_Request_get_status_some [] (a b c d e) !is_empty() => get_status_some;
     MPI_Request_free [mpi_request_free_, ompi_request_free_f] (a) !is_empty() => free;
     MPI_Start [mpi_start_, ompi_start_f] (a) !is_empty() => start;
     MPI_Startall [mpi_startall_, ompi_startall_f] (a b) !is_empty() => start_all;

@@ -13,6 +13,7 @@ use crate::counts::{Path, WINDOWS};
 use crate::host::is_host;
 use crate::library::pmpi;
 use crate::refuse::{self, Target};
+use crate::requests::{self, any_freed};
 use crate::settings;
 use crate::windows::{self, Shadow, is_all_host, is_empty};
 
@@ -48,7 +49,8 @@ unsafe fn create(call: &mut Call<'_>) -> c_int {
 
 unsafe fn attach(call: &mut Call<'_>) -> c_int {
     let base = call.args.words[1];
-    if is_host(base) || hmem::classify(base, 1) == Kind::System {
+    // SAFETY: a length. Of no byte nothing is accessed.
+    if unsafe { call.args.long(2) } == 0 || is_host(base) || hmem::classify(base, 1) == Kind::System {
         // SAFETY: the arguments of the call.
         return unsafe { call.forward() };
     }
@@ -157,7 +159,7 @@ unsafe fn test(call: &mut Call<'_>) -> c_int {
 }
 
 /// Programs of the unified memory model read their window after a barrier: all windows are synchronised
-/// there.
+/// there. So is what freed requests have received.
 unsafe fn barrier(call: &mut Call<'_>) -> c_int {
     let comm = Target::Comm(call.args.abi.handles.world);
     // SAFETY: the program's windows are valid.
@@ -166,6 +168,7 @@ unsafe fn barrier(call: &mut Call<'_>) -> c_int {
             return raise(call.library, comm, failure);
         }
         let code = call.forward();
+        requests::poll_freed(call.args.abi, false);
         if code != 0 {
             return code;
         }
@@ -244,7 +247,7 @@ hooks! {
     MPI_Win_shared_query [mpi_win_shared_query_, ompi_win_shared_query_f] (a b c d e) !is_all_host() => shared_query;
     MPI_Win_shared_query_c [] (a b c d e) !is_all_host() => shared_query_large;
     MPI_Win_get_attr [mpi_win_get_attr_, ompi_win_get_attr_f] (a b c d) !is_all_host() => get_attr;
-    MPI_Barrier [mpi_barrier_, ompi_barrier_f] (a) !is_all_host() => barrier;
+    MPI_Barrier [mpi_barrier_, ompi_barrier_f] (a) !is_all_host() || any_freed() => barrier;
 }
 
 hooks!(@fn mpi_win_shared_query_cptr_, Fortran, (a b c d e error), !is_all_host(), shared_query);

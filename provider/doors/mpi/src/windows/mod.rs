@@ -14,17 +14,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use core::ffi::c_int;
 
-use crate::abi::Handle;
+use crate::abi::{Abi, Family, Handle};
 use crate::args::Args;
 use crate::buffer::{Failure, Mirror};
+use crate::library::pmpi;
 use crate::row::{On, Row};
 pub(crate) use merge::Shadow;
+
+/// One call's accesses of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    window: Handle,
+    rank: c_int,
+    number: usize,
+}
 
 /// What is kept for a window.
 #[derive(Debug, Default)]
 struct Window {
-    /// Mirrors of origin buffers, and the rank of the target.
-    origins: Vec<(c_int, Mirror)>,
+    /// Mirrors of origin buffers.
+    origins: Vec<(Access, Mirror)>,
     shadow: Option<Shadow>,
 }
 
@@ -61,11 +70,41 @@ fn with<T>(window: Handle, each: impl FnOnce(&mut Window) -> T) -> T {
 ///
 /// # Safety
 /// The call was that of the row, and was successful.
-pub(crate) unsafe fn add_origin(row: &Row, args: &Args<'_>, mirrors: Vec<Mirror>) {
-    let On::Window(window, rank) = row.on else { return };
+pub(crate) unsafe fn add_origin(row: &Row, args: &Args<'_>, mirrors: Vec<Mirror>) -> Option<Access> {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let On::Window(window, rank) = row.on else { return None };
     // SAFETY: by the table.
     let (window, rank) = unsafe { (args.window(window.into()), args.int(rank.into())) };
-    with(window, |entry| entry.origins.extend(mirrors.into_iter().map(|mirror| (rank, mirror))));
+    let access = Access { window, rank, number: CALLS.fetch_add(1, Relaxed) };
+    with(window, |entry| entry.origins.extend(mirrors.into_iter().map(|mirror| (access, mirror))));
+    Some(access)
+}
+
+/// Whether a one-sided call may access its mirrors when its request has completed: MPICH 5.0.2 completes that
+/// of MPI_Rget to a datatype with gaps before the data are there.
+pub(crate) fn may_last(row: &Row, abi: &Abi, mirrors: &[Mirror]) -> bool {
+    matches!(row.on, On::Window(..))
+        && abi.family != Family::OpenMpi
+        && !mirrors.iter().all(Mirror::is_in_order)
+}
+
+/// The request of such a call has completed. If its epoch goes on, which is one of a passive target, the data
+/// are waited for.
+///
+/// # Safety
+/// The program's buffers are valid.
+pub(crate) unsafe fn complete(access: Access) -> Result<(), Failure> {
+    let is_open = {
+        let table = table();
+        let window = table.as_ref().and_then(|table| table.get(&access.window));
+        window.is_some_and(|window| window.origins.iter().any(|(of, _)| *of == access))
+    };
+    // SAFETY: the window is there, since its mirrors are. Where this fails they stay until the epoch ends.
+    if !is_open || unsafe { pmpi!("Win_flush_local", access.rank, access.window) }.is_err() {
+        return Ok(());
+    }
+    // SAFETY: the accesses are complete, and the caller's promise.
+    unsafe { end_origins(access.window, Some(access.rank)) }
 }
 
 /// The accesses of this process to a rank, or to all, are complete.
@@ -73,10 +112,10 @@ pub(crate) unsafe fn add_origin(row: &Row, args: &Args<'_>, mirrors: Vec<Mirror>
 /// # Safety
 /// They are, and the program's buffers are valid.
 pub(crate) unsafe fn end_origins(window: Handle, rank: Option<c_int>) -> Result<(), Failure> {
-    let ended: Vec<(c_int, Mirror)> = {
+    let ended: Vec<(Access, Mirror)> = {
         let mut table = table();
         let Some(entry) = table.as_mut().and_then(|table| table.get_mut(&window)) else { return Ok(()) };
-        entry.origins.extract_those(|(of, _)| rank.is_none_or(|rank| *of == rank))
+        entry.origins.extract_those(|(of, _)| rank.is_none_or(|rank| of.rank == rank))
     };
     // SAFETY: the caller's promise.
     ended.iter().try_for_each(|(_, mirror)| unsafe { mirror.copy_back() })
