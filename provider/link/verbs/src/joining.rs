@@ -20,8 +20,8 @@ pub(crate) struct Joining<'a>(pub(crate) &'a mut Verbs);
 impl Joining<'_> {
     /// Makes a queue pair in a domain of its own: its number, and what is announced of it.
     fn make(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
-        // It repeats reads, too, also once the owner of the memory has the first answer to one and has heard, by
-        // the first queue pair, that it is over.
+        // It repeats reads, too, also one that is over, of which the owner of the memory has heard by the
+        // first queue pair.
         if self.0.sizes.repeats {
             return Err(("a driver that repeats no request", libc::EOPNOTSUPP));
         }

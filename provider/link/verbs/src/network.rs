@@ -69,7 +69,7 @@ impl Verbs {
 
     /// A queue pair for a peer, and its address.
     fn make_offer(&mut self) -> Result<Offer, String> {
-        // Besides, what has no completion of its own has an eighth, an eighth is not for accesses, and one is.
+        // An eighth is of what has no completion of its own, one is not for accesses, and one is.
         if !self.reserve(2 * self.half - 3 * (self.half / 4)) {
             return Err("its completion queue has no room for another peer".into());
         }
