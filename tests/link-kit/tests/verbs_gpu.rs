@@ -25,11 +25,12 @@ use std::time::Instant;
 
 use below::Remote as _;
 use cuda_stand_in::driver::Driver;
+use engine::{Access, Reg, Rma};
 use hmem::{Kind, Span, registry};
 use link_api::Way;
 use link_kit::text;
 use stand_in::program::{self, Program};
-use testkit::pattern;
+use testkit::{pattern, read, there, write};
 use verbs::Verbs;
 
 use device::{open, set};
@@ -114,6 +115,15 @@ fn send(duo: &mut Duo<Verbs>, src: Span, dst: Span) -> (u64, u64) {
     (accesses, bytes)
 }
 
+/// Has messages from a device's memory be accesses, where it is exported: the first ones go in frames.
+fn prepare(duo: &mut Duo<Verbs>, device: Span) {
+    let by_access = || {
+        duo.settle();
+        send(duo, device, Span::leak(device.len())).0 == 1
+    };
+    assert!(std::iter::repeat_with(by_access).take(100).any(|is_so| is_so), "100 messages in frames");
+}
+
 /// Writes from memory of a device to a peer's: what the path says of the ways to register it.
 fn written_from(device: Span) -> String {
     let (mut owner, mut peer) = (open(), open());
@@ -128,7 +138,7 @@ fn written_from(device: Span) -> String {
 }
 
 #[test]
-fn each_kind_of_memory_is_exported_and_is_received_into_by_its_dmabuf() {
+fn each_kind_of_memory_is_exported_and_is_received_into_and_sent_from_by_its_dmabuf() {
     let driver = driver();
     adapter();
     for (name, attribute) in [("supported", 116), ("flush options", 117), ("ordering", 118), ("dma-buf", 124)]
@@ -147,6 +157,10 @@ fn each_kind_of_memory_is_exported_and_is_received_into_by_its_dmabuf() {
         println!("{name}, over PCIe: {}", exported(at, LEN, true));
         println!("{name}: {}", exported(at, LEN, false));
         let (mut duo, device) = (Duo::new(open), span(at, LEN));
+        let is_exported = registry::of(Kind::Cuda).export_dmabuf(at, LEN, false).is_ok();
+        if is_exported {
+            prepare(&mut duo, device);
+        }
         for seed in 0..3 {
             let host = duo::filled(LEN, seed);
             let into = send(&mut duo, host, device);
@@ -156,9 +170,16 @@ fn each_kind_of_memory_is_exported_and_is_received_into_by_its_dmabuf() {
             assert!(text(&[back]) == pattern(LEN, seed), "{name}: the bytes that were sent");
             if seed == 2 {
                 println!("{name}, accesses and bytes in frames: received {into:?}, sent {from:?}");
+                assert_eq!(from.0, u64::from(is_exported), "{name}: accesses of what was sent");
             }
         }
+        let other = span(driver.alloc(LEN), LEN);
+        let between = send(&mut duo, device, other);
+        assert!(text(&[other]) == pattern(LEN, 2), "{name}: the bytes that were sent to a device");
+        println!("{name}, to a device: {between:?}");
         println!("{name}: {}", written_from(device));
+        let path = duo.a.domain.ep_describe(duo.a.ep, duo.a.peer).expect("a path");
+        println!("{name}, the path: {path}");
     }
 }
 
@@ -186,14 +207,48 @@ fn an_export_takes_so_long() {
     }
 }
 
+/// Registered memory of the GPU is read and written by a peer, from and to the host and the GPU.
 #[test]
-fn memory_that_is_freed_and_used_again_is_what_is_received_into() {
+fn registered_memory_is_accessed_by_its_dmabuf() {
+    let driver = driver();
+    adapter();
+    let (mut duo, target) = (Duo::new(open), span(driver.alloc(LEN), LEN));
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    duo.b.domain.mr_reg(&Reg { iov: &[target], access, key: Some(9) }).expect("a key that is free");
+    let to = duo.a.peer;
+    let rma = |duo: &mut Duo<Verbs>, op: &Rma<'_>| {
+        duo.counts.take();
+        duo.post(|a| a.domain.rma(a.ep, op));
+        assert_eq!(duo.complete(1, 0).0[0].err, None);
+        duo.settle();
+        duo.counts.take()[2]
+    };
+    let known = (0..20).position(|_| rma(&mut duo, &read(to, &[Span::leak(1)], &[there(0, 1, 9)], 1)) == 1);
+    println!("registered memory is accessed by the adapter behind {known:?} accesses");
+    assert!(known.is_some());
+    for (seed, len) in [8, 600, 20_000, 150_000].into_iter().enumerate() {
+        let (own, back) = (span(driver.alloc(len), len), span(driver.alloc(len), len));
+        hmem::write(&[own], 0, &pattern(len, seed));
+        for (from, into) in [(own, Span::leak(len)), (duo::filled(len, seed), back)] {
+            hmem::write(&[target], 0, &pattern(LEN, 9));
+            let remote = [there(40, len, 9)];
+            assert_eq!(rma(&mut duo, &write(to, &[from], &remote, 1)), 1, "{len} bytes written");
+            assert!(text(&[target])[40..40 + len] == pattern(len, seed), "{len} bytes written");
+            assert_eq!(rma(&mut duo, &read(to, &[into], &remote, 1)), 1, "{len} bytes read");
+            assert!(text(&[into]) == pattern(len, seed), "{len} bytes read");
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_freed_and_used_again_is_what_is_received_into_and_sent_from() {
     const SHORT: usize = 70_000;
     let driver = driver();
     adapter();
     let mut duo = Duo::new(open);
-    let host = Span::leak(SHORT);
-    let (mut last, mut again, mut by_dmabuf) = (0, 0, 0);
+    prepare(&mut duo, span(driver.alloc(SHORT), SHORT));
+    let (host, back) = (Span::leak(SHORT), Span::leak(SHORT));
+    let (mut last, mut again, mut by_dmabuf, mut sent) = (0, 0, 0, 0);
     let start = Instant::now();
     let rounds = ROUNDS[usize::from(!is_real())];
     for seed in 0..rounds {
@@ -203,9 +258,14 @@ fn memory_that_is_freed_and_used_again_is_what_is_received_into() {
         let device = span(at, SHORT);
         by_dmabuf += send(&mut duo, host, device).0;
         assert!(text(&[device]) == pattern(SHORT, seed), "round {seed}: the bytes of another one");
+        sent += send(&mut duo, device, back).0;
+        assert!(text(&[back]) == pattern(SHORT, seed), "round {seed}: the bytes of another one, sent");
         driver.free(at);
     }
     let took = start.elapsed().as_micros() as usize / rounds;
-    println!("{rounds} messages, {again} at the address before, {by_dmabuf} by a dma-buf, {took} us each");
+    println!(
+        "{rounds} messages each way, {again} at the address before, {by_dmabuf} received into and {sent} sent from a dma-buf, {took} us both"
+    );
+    assert_eq!(sent as usize, rounds, "by a dma-buf");
     assert!(again as usize > rounds / 2, "only {again} times the same address");
 }

@@ -16,8 +16,12 @@ mod node;
 #[allow(dead_code, reason = "what is of links alone")]
 mod support;
 
+#[path = "verbs_hmem/apart.rs"]
+mod apart;
 #[path = "verbs/lone.rs"]
 mod lone;
+#[path = "verbs_hmem/scarce.rs"]
+mod scarce;
 
 use std::ffi::{CStr, c_void};
 
@@ -31,6 +35,7 @@ use stand_in::program::{self, Program};
 use testkit::{pattern, read, there, write};
 use verbs::{Options, Verbs};
 
+use apart::join_second;
 use device::{open, options, set};
 use duo::Duo;
 use lone::{accesses, happens, join, say};
@@ -89,6 +94,10 @@ fn send(duo: &mut Duo<Verbs>, src: Span, dst: Span) -> (u64, u64) {
 fn way_for_peers(options: &Options, src: Span) -> (bool, String) {
     let (mut owner, mut peer) = (open_with(options), open());
     let (to_peer, at) = join(&mut owner, &mut peer);
+    if let Some(lease) = owner.lend(to_peer, src, Way::Get) {
+        assert!(owner.end_lease(lease.number, false));
+    }
+    join_second((&mut owner, to_peer), (&mut peer, at));
     let lease = owner.lend(to_peer, src, Way::Get);
     if let Some(lease) = &lease {
         say(&mut owner, to_peer, &mut peer);
@@ -174,19 +183,29 @@ fn memory_that_nothing_knows_is_registered_by_no_way() {
     says(0, "sv0", false, None, &said);
 }
 
-/// The kernel refuses the right to bind windows of a dma-buf (IBV_ACCESS_MW_BIND), and a key without a window would
-/// be of use to all peers.
 #[test]
-fn memory_for_peers_is_registered_by_its_address_alone() {
-    let refused = "ibv_reg_dmabuf_mr: Invalid argument (os error 22)";
+fn memory_for_peers_is_registered_as_a_dmabuf_over_pcie() {
+    said_of(way_for_peers, 2, "sv0", false, None, "Cuda for peers by dma-buf over PCIe");
+}
+
+/// Until there is a queue pair for it, whose keys serve one peer alone, what the kernel's client knows is lent.
+#[test]
+fn memory_for_peers_is_registered_as_a_dmabuf_where_the_kernel_knows_its_address() {
+    said_of(way_for_peers, 2, "sv0", true, None, "Cuda for peers by dma-buf over PCIe");
+}
+
+#[test]
+fn memory_for_peers_is_registered_as_a_dmabuf_where_none_is_over_pcie() {
+    let said = "Cuda for peers by dma-buf (not dma-buf over PCIe: the export of a dma-buf: Operation not supported (os error 95))";
+    said_of(way_for_peers, 1, "sv0", false, None, said);
+}
+
+#[test]
+fn memory_for_peers_is_registered_by_its_address_where_no_dmabuf_is_taken() {
+    let refused = "ibv_reg_dmabuf_mr: Operation not supported (os error 95)";
     let said =
         format!("Cuda for peers by peer memory (not dma-buf over PCIe: {refused}; not dma-buf: {refused})");
-    said_of(way_for_peers, 2, "sv0", true, None, &said);
-    let client = "/sys/kernel/mm/memory_peers: No such device (os error 19)";
-    let said = format!(
-        "Cuda for peers by no way (not dma-buf over PCIe: {refused}; not dma-buf: {refused}; not peer memory: {client})"
-    );
-    said_of(way_for_peers, 2, "sv0", false, None, &said);
+    said_of(way_for_peers, 2, "sv0:nodmabuf", true, None, &said);
 }
 
 #[test]
@@ -407,7 +426,7 @@ fn registered_memory_of_a_device_that_peers_would_have_to_flush_goes_in_frames()
 /// An access of the adapter's is not atomic with those of the device and of the processor.
 #[test]
 fn an_atomic_on_memory_of_a_device_goes_in_frames() {
-    set("sv0:glob:nodmabuf", &[]);
+    set("sv0:glob,nodmabuf", &[]);
     let driver = driver(2);
     let target = filled(&driver, 4096, 0);
     hmem::write(&[target], 0, &41u64.to_ne_bytes());

@@ -91,7 +91,10 @@ impl State {
             self.received(&packet, receive, own, ibv::IBV_WC_RECV);
             return self.refuse(&packet, peer, ibv::IBV_EVENT_QP_REQ_ERR);
         }
-        if self.scatter(pd, &receive.pieces, packet.offset, &packet.data) == Err(Refused) {
+        // The domain of a shared queue may be another one.
+        let shared = self.qps[&qpn].srq.and_then(|number| self.srqs.get(&number));
+        let into = shared.map_or(pd, |srq| srq.pd);
+        if self.scatter(into, &receive.pieces, packet.offset, &packet.data) == Err(Refused) {
             self.received(&packet, receive, ibv::IBV_WC_LOC_PROT_ERR, ibv::IBV_WC_RECV);
             return self.refuse(&packet, ibv::IBV_WC_REM_OP_ERR, ibv::IBV_EVENT_QP_FATAL);
         }

@@ -67,7 +67,20 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             return None;
         }
         let dest = at.channel.as_ref()?.far().dest;
-        at.dealings.lend((below, self.provider, dest), self.reading.generation(), (iov, way))
+        let lent = at.dealings.lend((below, self.provider, dest), self.reading.generation(), (iov, way));
+        self.note_second(to);
+        lent
+    }
+
+    /// Has what is needed of a second connection, for memory that was to be lent or admitted, announced.
+    #[inline]
+    fn note_second(&mut self, peer: PeerId) {
+        let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut *self.below) else { return };
+        let Some(channel) = at.channel.as_ref().filter(|_| at.second.may()) else { return };
+        if let Some(address) = below.second(channel.far().dest) {
+            at.second.owe(address);
+            self.peers.note_restless(peer);
+        }
     }
 
     /// A peer needs this memory no more, of which no request under way has a part; or none at all.
@@ -171,10 +184,11 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
                 _ => channel.send(below, Said::short(sort, &name.to_le_bytes())),
             };
             if sent.is_err() {
-                return;
+                break;
             }
             at.dealings.pop_note();
         }
+        self.note_second(peer);
     }
 
     /// A registration of the program, or a change of it.

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use link_api::{Event, Gone, PeerId, RmaLink, Way};
 use wire::session::{
-    ATOMICS, Announce, Control, DATA, MEETING, NAME, READS, REPEATS, RESTS, Role, WRITES, fabric_keys,
+    ATOMICS, Announce, Control, DATA, MEETING, NAME, READS, REPEATS, RESTS, Role, SECONDS, WRITES,
+    fabric_keys,
 };
 
 use crate::channel::{Channel, Far, Said};
@@ -55,6 +56,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             | of(about.is_some_and(|about| about.data), DATA)
             | of(about.is_some_and(|about| about.atomics), ATOMICS)
             | of(F::CONNECTS, RESTS)
+            | of(F::SECONDS, SECONDS)
     }
 
     /// Whether this side decides.
@@ -109,6 +111,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             Control::ByeHeard => self.peers.at(peer).farewell.hear_answer(),
             Control::Rest(sent, came) => self.hear_rest(peer, Counts { sent, came }),
             Control::RestHeard(closes) => self.hear_rest_answer(peer, closes),
+            Control::Second(address) => self.hear_second(peer, &address),
             Control::Other(version) => {
                 let why = format!(
                     "it has version {version} of the way to agree on a fabric, and this is {MEETING}"
@@ -193,6 +196,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
         at.dealings.set_may(said.can & can);
+        at.second.set_may(said.can & can & SECONDS != 0);
         at.first.set_repeatable(said.can & REPEATS != 0);
         Ok(())
     }
@@ -341,6 +345,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let is_busy = at.end.is_broken()
             || at.farewell.is_said()
             || at.upkeep.is_due()
+            || at.second.is_under_way()
             || at.dealings.is_under_way()
             || self.reading.any(|op| op.peer == peer)
             || self.reading.is_leaving(peer);
@@ -380,6 +385,30 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             self.part(peer);
         }
         self.note_restless(peer);
+    }
+
+    /// A peer announces its end of a second connection, or that it has none.
+    fn hear_second(&mut self, peer: PeerId, address: &[u8]) {
+        let Some(below) = &mut self.below else { return };
+        let at = self.peers.at(peer);
+        let (Stage::Fabric, Some(channel)) = (at.stage, &at.channel) else {
+            return match at.stage {
+                Stage::Base => {}
+                _ => self.spoil(peer, "it has a second connection to what is not open"),
+            };
+        };
+        if !at.second.may() {
+            return self.spoil(peer, "it has a second connection, which was not agreed on");
+        }
+        at.second.hear();
+        if at.end.is_broken() {
+            return;
+        }
+        match below.join_second(channel.far().dest, address) {
+            Ok(None) => {}
+            Ok(Some(address)) => self.say(peer, &Control::Second(address)),
+            Err(why) => self.spoil(peer, &why),
+        }
     }
 
     /// Does for all peers what is due.
@@ -428,6 +457,10 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             self.send_room(peer);
         }
         self.with_memory(|memory| memory.send_notes(peer));
+        let at = &mut self.peers[peer];
+        if let Some(address) = at.second.take_due() {
+            self.say(peer, &Control::Second(address));
+        }
         let at = &mut self.peers[peer];
         if at.farewell.owes_answer() && at.is_complete() {
             at.farewell.answer();

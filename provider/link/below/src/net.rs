@@ -262,8 +262,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         match at.stage {
             Stage::Meeting if first => return self.first_failed(peer, why),
             Stage::Meeting => return self.refuse(peer, why),
-            // It was sent again, and has come.
-            _ if first => return,
+            // It was sent again, and has come. Where each peer has a connection none is: that has failed.
+            _ if first && !F::CONNECTS => return,
             _ => {}
         }
         if at.end.is_broken() {

@@ -234,6 +234,9 @@ pub trait Below: Remote {
     /// peers do.
     const CONNECTS: bool = false;
 
+    /// Whether there are second connections ([`Remote::second`]). Only with that.
+    const SECONDS: bool = false;
+
     /// What it is.
     fn about(&self) -> About<'_>;
 
@@ -320,6 +323,18 @@ pub trait Remote: Send {
     /// there is no room, now at least.
     fn admit(&mut self, _to: Dest, lease: &Lease, _read: bool, _write: bool) -> Option<u64> {
         Some(lease.key)
+    }
+
+    /// What is to be announced to this peer of a second connection, which memory that was to be lent or
+    /// admitted needs: once, if at all. It ends with the first one.
+    fn second(&mut self, _to: Dest) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The peer has announced this of a second connection; nothing: that there is none. What is to be
+    /// announced to it, if this side has not done so. An error: the peer does what no honest one does.
+    fn join_second(&mut self, _to: Dest, _address: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        Err("there are no second connections".into())
     }
 
     /// They access it no more. Whether no access of this side uses it either; if one does, this is to be

@@ -5,6 +5,7 @@ mod farewell;
 mod first;
 mod meeting;
 pub(crate) mod rest;
+mod second;
 mod upkeep;
 
 use crate::channel::Channel;
@@ -14,6 +15,7 @@ use crate::peer::farewell::Farewell;
 use crate::peer::first::First;
 use crate::peer::meeting::Meeting;
 use crate::peer::rest::Rest;
+use crate::peer::second::Second;
 use crate::peer::upkeep::Upkeep;
 
 /// How far two endpoints are.
@@ -44,6 +46,7 @@ pub(crate) struct Peer {
     /// What the two read of each other's memory.
     pub(crate) dealings: Dealings,
     pub(crate) rest: Rest,
+    pub(crate) second: Second,
 }
 
 impl Peer {
@@ -59,6 +62,7 @@ impl Peer {
             upkeep: Upkeep::default(),
             dealings: Dealings::default(),
             rest: Rest::default(),
+            second: Second::default(),
         }
     }
 
@@ -76,6 +80,7 @@ impl Peer {
             || self.farewell.owes_answer()
             || self.dealings.has_notes()
             || self.rest.holds()
+            || self.second.is_due()
     }
 
     /// Whether messages and accesses may go by the fabric now, where it leads to the peer: none was lost, and

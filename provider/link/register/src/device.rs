@@ -59,23 +59,27 @@ pub struct Uses {
     pub remote_read: bool,
     /// Peers write it.
     pub remote_write: bool,
+    /// The domain of the adapter's that it belongs to, and requests that name it: 0 is the one that peers
+    /// share, and another one is a peer's alone.
+    pub domain: u32,
 }
 
 impl Uses {
     /// Whether what is registered for these serves for `other`.
     pub fn include(self, other: Uses) -> bool {
-        (self.local_write || !other.local_write)
+        self.domain == other.domain
+            && (self.local_write || !other.local_write)
             && (self.remote_read || !other.remote_read)
             && (self.remote_write || !other.remote_write)
     }
 
     /// Whether peers access it.
-    pub(crate) fn is_for_peers(self) -> bool {
+    pub fn is_for_peers(self) -> bool {
         self.remote_read || self.remote_write
     }
 
     /// Whether the adapter writes it.
-    pub(crate) fn writes(self) -> bool {
+    pub fn writes(self) -> bool {
         self.local_write || self.remote_write
     }
 }

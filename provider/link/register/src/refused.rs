@@ -74,9 +74,10 @@ impl Refused {
     /// By which way memory of this kind was registered, and the refusals before it.
     pub(crate) fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];
-        let mut refused: Vec<String> =
-            tried.iter().filter_map(|t| t.last).map(|refusal| refusal.to_string()).collect();
         let by = Way::ALL.into_iter().find(|way| tried[*way as usize].works);
+        let no_better = &tried[..=by.map_or(Way::COUNT - 1, |way| way as usize)];
+        let mut refused: Vec<String> =
+            no_better.iter().filter_map(|t| t.last).map(|refusal| refusal.to_string()).collect();
         if by.is_none() && refused.is_empty() {
             return None;
         }

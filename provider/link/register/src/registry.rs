@@ -75,7 +75,8 @@ impl<D: Device> Registry<D> {
     ) -> Result<(u64, &D::Key), Vec<Refusal>> {
         let (kind, for_peers, mut refusals) = (span.kind(), uses.is_for_peers(), Vec::new());
         let sees = self.sees(span, uses).map_err(|refusal| vec![refusal])?;
-        let on_demand = self.on_demand && !for_peers && !is_shared && !self.kept.has_failed(ends(span));
+        let fails = self.kept.has_failed(ends(span));
+        let on_demand = self.on_demand && !for_peers && !is_shared && uses.domain == 0 && !fails;
         let may = |way: &Way| way.is_for(&span) && (*way != Way::OnDemand || on_demand);
         for way in Way::ALL.into_iter().filter(may) {
             if let Some(refusal) = self.refused.last_of_many(kind, for_peers, way) {
@@ -169,7 +170,8 @@ impl<D: Device> Registry<D> {
     /// The registration that holds all of this memory, for these uses, if there is one that is shared, or one
     /// on demand.
     pub fn find(&mut self, span: Span, uses: Uses) -> Option<(u64, &D::Key)> {
-        let is_kept = self.on_demand && !uses.is_for_peers() && Way::OnDemand.is_for(&span);
+        let is_own = !uses.is_for_peers() && uses.domain == 0;
+        let is_kept = self.on_demand && is_own && Way::OnDemand.is_for(&span);
         if let Some(number) = self.kept.find(ends(span), uses.local_write).filter(|_| is_kept) {
             return self.key(number).map(|key| (number, key));
         }

@@ -24,14 +24,29 @@ impl Bounces {
         Bounces { pd: pd.clone(), memory: None, free: Vec::new() }
     }
 
-    /// A place for so many bytes, which is the caller's from now on; `None` if none is free.
-    pub(crate) fn take(&mut self, len: usize) -> Result<Option<(usize, ibv_sge)>, String> {
+    /// A place for so many bytes, which is the caller's from now on; `None` if none is free. For a request of
+    /// another domain if that is named.
+    pub(crate) fn take(
+        &mut self,
+        len: usize,
+        domain: Option<(u32, &Pd)>,
+    ) -> Result<Option<(usize, ibv_sge)>, String> {
         if self.memory.is_none() {
             self.memory = Some(Memory::new(&self.pd, PLACES, EACH)?);
             self.free = (0..PLACES).rev().collect();
         }
-        let Some(memory) = &self.memory else { return Ok(None) };
-        Ok(self.free.pop().map(|place| (place, memory.sge(place, len))))
+        let (Some(memory), Some(&place)) = (&mut self.memory, self.free.last()) else { return Ok(None) };
+        let bytes = match domain {
+            Some(domain) => memory.sge_in(domain, place, len).map_err(|e| e.to_string())?,
+            None => memory.sge(place, len),
+        };
+        self.free.pop();
+        Ok(Some((place, bytes)))
+    }
+
+    /// A domain is to end, of which no request has a place.
+    pub(crate) fn end_domain(&mut self, domain: u32) {
+        self.memory.iter_mut().for_each(|memory| memory.end_domain(domain));
     }
 
     /// The bytes of a place that no request has.

@@ -260,7 +260,9 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     let adapter = Adapter::new(&pd, options.clients.as_deref(), own);
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(adapter, options.on_demand));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
-    let objects = Objects { windows, pairs, receives, sends, bounces, registered, cq, channel, pd, context };
+    let seconds = Default::default();
+    let objects =
+        Objects { windows, pairs, seconds, receives, sends, bounces, registered, cq, channel, pd, context };
     let mut verbs = Verbs {
         objects: ManuallyDrop::new(objects),
         route,

@@ -16,6 +16,8 @@
 //! | `bounces`, `registered` | places that short accesses to memory go by, and memory that is registered |
 //! | `probe` | whether on-demand registrations serve |
 //! | `windows` | which peer a key of memory serves |
+//! | `seconds` | the same of memory that no window can be bound to: a queue pair for it alone |
+//! | `joining` | how that is made, connected and closed |
 //! | `remote` | memory that is read and written by RDMA, here and at peers |
 //! | `used` | what a request has used, and gives back |
 //! | `state` | [`Verbs`]: all that there is of a port |
@@ -27,6 +29,7 @@ mod address;
 mod bounces;
 mod choice;
 mod completions;
+mod joining;
 mod memory;
 mod network;
 mod pair;
@@ -35,6 +38,7 @@ mod probe;
 mod receives;
 mod registered;
 mod remote;
+mod seconds;
 mod sends;
 mod state;
 mod status;

@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use rdma_sys::{Access, Mr, Pd, ibv_sge};
+use rdma_sys::{Access, Error, Mr, Pd, ibv_sge};
 
 /// Where places begin.
 const ALIGN: usize = 4096;
@@ -19,6 +19,10 @@ pub(crate) struct Memory {
     each: usize,
     n: usize,
     mr: Option<Mr>,
+    /// The same for other domains, by their numbers.
+    others: Vec<(u32, Mr)>,
+    /// A registration could not be ended.
+    stays: bool,
 }
 
 // SAFETY: memory of its own, which nothing else in this process frees, and no thread's.
@@ -36,7 +40,7 @@ impl Memory {
         let layout = layout.ok_or("too much memory")?;
         // SAFETY: a layout of some bytes.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("no memory for messages")?;
-        let mut memory = Memory { at, layout, each, n, mr: None };
+        let mut memory = Memory { at, layout, each, n, mr: None, others: Vec::new(), stays: false };
         // SAFETY: this memory is freed only after the registration has ended.
         let mr = unsafe { pd.register(at.as_ptr().cast(), n * each, access) };
         memory.mr = Some(mr.map_err(|e| e.to_string())?);
@@ -61,6 +65,29 @@ impl Memory {
         ibv_sge { addr: self.place(at) as u64, length: len as u32, lkey }
     }
 
+    /// The same for a request of a queue pair in another domain, which it is registered with once.
+    pub(crate) fn sge_in(
+        &mut self,
+        (domain, pd): (u32, &Pd),
+        at: usize,
+        len: usize,
+    ) -> Result<ibv_sge, Error> {
+        if !self.others.iter().any(|(known, _)| *known == domain) {
+            // SAFETY: this memory is freed only after the registration has ended.
+            let mr = unsafe { pd.register(self.at.as_ptr().cast(), self.n * self.each, Access::LOCAL_WRITE) };
+            self.others.push((domain, mr?));
+        }
+        let lkey = self.others.iter().find(|(known, _)| *known == domain).map_or(0, |(_, mr)| mr.lkey());
+        Ok(ibv_sge { lkey, ..self.sge(at, len) })
+    }
+
+    /// A domain is to end.
+    pub(crate) fn end_domain(&mut self, domain: u32) {
+        if let Some(at) = self.others.iter().position(|(known, _)| *known == domain) {
+            self.stays |= self.others.swap_remove(at).1.deregister().is_err();
+        }
+    }
+
     /// All bytes of a place, for a request.
     pub(crate) fn whole(&self, at: usize) -> ibv_sge {
         self.sge(at, self.each)
@@ -82,8 +109,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        let all = self.mr.take().into_iter().chain(self.others.drain(..).map(|(_, mr)| mr));
+        let stay = all.filter_map(|mr| mr.deregister().err()).count();
         // What stays registered stays allocated.
-        if self.mr.take().is_none_or(|mr| mr.deregister().is_ok()) {
+        if stay == 0 && !self.stays {
             // SAFETY: allocated with this layout, and no device has it any more.
             unsafe { dealloc(self.at.as_ptr(), self.layout) };
         }

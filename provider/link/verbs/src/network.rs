@@ -8,9 +8,10 @@ use below::{
 };
 use hmem::{Kind, Span};
 use link_api::Way;
-use rdma_sys::{Access, Qp, Ready, ToRts, ibv_sge};
+use rdma_sys::{Access, Error, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
+use crate::joining::Joining;
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::receives::CHUNK;
 use crate::remote::{Accesses, reaches, ways};
@@ -46,15 +47,37 @@ impl Verbs {
         Ok(pair)
     }
 
+    /// Takes the credit of the request that is posted last to a queue pair, which that has until it is over;
+    /// whether there are fewer queue pairs than `most`. The other credits are for what is under way.
+    pub(crate) fn reserve(&mut self, most: usize) -> bool {
+        let may = self.objects.pairs.len() < most && self.credits > 0;
+        self.credits -= usize::from(may);
+        may
+    }
+
+    /// Waits for the queue pairs that are closed, which takes 2 s at most: what is lacking may be what those
+    /// have. Whether there were some.
+    pub(crate) fn end_closing(&mut self) -> bool {
+        let has_some = self.objects.pairs.has_closing();
+        while self.objects.pairs.has_closing() && self.dead.is_none() {
+            if self.read() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        has_some
+    }
+
     /// A queue pair for a peer, and its address.
     fn make_offer(&mut self) -> Result<Offer, String> {
+        // An eighth is of what has no completion of its own, one is not for accesses, and one is.
+        if !self.reserve(2 * self.half - 3 * (self.half / 4)) {
+            return Err("its completion queue has no room for another peer".into());
+        }
         let Verbs { objects, route, sizes, .. } = self;
-        // For the request that is posted last.
-        self.credits =
-            self.credits.checked_sub(1).ok_or("its completion queue has no room for another peer")?;
         // The receives of the peers that are known are enough for this one, too, if there are no more.
         if objects.receives.srq().is_some() {
-            let enough = CHUNK + (objects.pairs.len() + 1) * EACH_PEER;
+            let receiving = objects.pairs.len().saturating_sub(objects.seconds.len());
+            let enough = CHUNK + (receiving + 1) * EACH_PEER;
             while objects.receives.len() < enough && objects.receives.grow().is_ok() {}
         }
         let mut pairs = std::mem::take(&mut objects.pairs);
@@ -65,7 +88,7 @@ impl Verbs {
         Ok(Offer { number: number.into(), address: self.own_address(pair).encode() })
     }
 
-    fn own_address(&self, pair: &Pair) -> Address {
+    pub(crate) fn own_address(&self, pair: &Pair) -> Address {
         let Route { port, gid, mtu, .. } = &self.route;
         let gid = gid.map_or([0; 16], |gid| gid.bytes);
         Address {
@@ -78,16 +101,54 @@ impl Verbs {
         }
     }
 
-    /// The queue pair of a peer is in error.
-    pub(crate) fn fail(&mut self, number: u32, who: Option<u64>, why: String) {
-        let Some(pair) = self.objects.pairs.get_mut(number) else { return };
-        if !matches!(pair.state, State::Connected | State::Offered) {
-            return;
+    /// What a peer has announced, if it is a queue pair that this port may reach.
+    pub(crate) fn far(&self, address: &[u8]) -> Result<Address, String> {
+        let far = Address::decode(address).ok_or("what it announces is no queue pair")?;
+        if self.route.global && far.gid == [0; 16] {
+            return Err("it has no GID".into());
         }
-        // As a rule it is so already.
-        let _ = pair.qp.fail();
-        pair.state = State::Failed(why.clone());
-        if let Some(who) = who {
+        Ok(far)
+    }
+
+    /// Connects a queue pair that was announced.
+    pub(crate) fn join(&mut self, number: u32, far: &Address) -> Result<(), Error> {
+        let Route { port, gid, mtu, global } = &self.route;
+        let pair = self.objects.pairs.get_mut(number).filter(|pair| pair.state == State::Offered);
+        let pair = pair.ok_or(Error::Refused { call: "its queue pair", errno: libc::ENOENT })?;
+        let ready = Ready {
+            qpn: far.qpn,
+            psn: far.psn,
+            mtu: far.mtu.min(*mtu).into(),
+            gid: gid.filter(|_| *global).map(|own| (own, far.gid)),
+            lid: far.lid,
+            port: port.number,
+            traffic_class: 0,
+            service_level: 0,
+            max_reads: self.sizes.serves,
+            rnr_timer: RNR_TIMER,
+        };
+        let how = ToRts {
+            psn: pair.psn,
+            timeout: TIMEOUT,
+            retries: RETRIES,
+            rnr_retries: RNR_RETRIES,
+            max_reads: self.sizes.starts.min(far.reads),
+        };
+        pair.qp.ready_to_receive(&ready).and_then(|()| pair.qp.ready_to_send(&how))?;
+        pair.state = State::Connected;
+        Ok(())
+    }
+
+    /// A queue pair of a peer is in error, and with it the other one.
+    pub(crate) fn fail(&mut self, number: u32, who: Option<u64>, why: String) {
+        let Objects { pairs, seconds, .. } = &mut *self.objects;
+        let (first, second) = seconds.both(number);
+        if let Some(second) = second.and_then(|second| pairs.get_mut(second)) {
+            second.fail(&why);
+        }
+        let Some(pair) = pairs.get_mut(first) else { return };
+        let is_new = pair.fail(&why);
+        if let Some(who) = who.or(pair.newest()).filter(|_| is_new) {
             self.did.push_back(Did::Failed(who, why));
         }
     }
@@ -96,17 +157,46 @@ impl Verbs {
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
         self.objects.receives.end_owner(number, pair.receives);
         let (late, posted) = (pair.take_late(None), pair.drop_posted().collect::<Vec<Posted>>());
-        let Objects { windows, sends, bounces, registered, .. } = &mut *self.objects;
+        let Objects { windows, registered, .. } = &mut *self.objects;
         for lease in windows.end_pair(number) {
             end_registration(registered, lease);
         }
         // The device may use places until here.
         drop(pair);
+        if let Some(domain) = self.objects.seconds.end_domain(number) {
+            self.objects.bounces.end_domain(domain.id);
+            self.objects.registered.device().end_domain(domain.id);
+        }
+        let Objects { windows, sends, bounces, registered, .. } = &mut *self.objects;
         late.into_iter().for_each(|number| end_request(registered, number));
         self.credits += posted.len();
         let (did, is_own_memory) = (&mut self.did, false);
         let mut used = Used { windows, sends, bounces, registered, did, pair: number, is_own_memory };
         posted.into_iter().for_each(|one| used.free(one, false));
+    }
+
+    /// A queue pair is not needed any more.
+    pub(crate) fn part_one(&mut self, number: u32) {
+        let Some(pair) = self.objects.pairs.get_mut(number) else {
+            return self.objects.pairs.release(number);
+        };
+        match pair.state {
+            State::Closing(_) => {}
+            // Nothing was posted that could complete.
+            State::Offered => {
+                if let Some(pair) = self.objects.pairs.remove(number) {
+                    self.credits += 1;
+                    self.retire(number, pair);
+                }
+            }
+            State::Connected | State::Failed(_) => {
+                let id = self.objects.pairs.id(number);
+                if let Some(pair) = self.objects.pairs.get_mut(number) {
+                    self.credits += usize::from(!pair.close(id));
+                }
+                self.objects.pairs.note_closing(number);
+            }
+        }
     }
 
     /// What ids of requests to a peer begin with, if messages go to it.
@@ -140,6 +230,14 @@ impl Remote for Verbs {
         Accesses(self).admit(to, lease.number, (read, write))
     }
 
+    fn second(&mut self, to: Dest) -> Option<Vec<u8>> {
+        Joining(self).announce(to.0 as u32)
+    }
+
+    fn join_second(&mut self, to: Dest, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        Joining(self).join(to.0 as u32, address)
+    }
+
     fn end_lease(&mut self, number: u64, is_known: bool) -> bool {
         Accesses(self).end_lease(number, is_known)
     }
@@ -156,6 +254,7 @@ impl Remote for Verbs {
 impl Below for Verbs {
     const LINK: &'static str = "verbs";
     const CONNECTS: bool = true;
+    const SECONDS: bool = true;
 
     fn about(&self) -> About<'_> {
         About {
@@ -175,16 +274,7 @@ impl Below for Verbs {
 
     fn offer(&mut self) -> Result<Offer, String> {
         let offer = self.make_offer();
-        if offer.is_ok() || !self.objects.pairs.has_closing() {
-            return offer;
-        }
-        // What is lacking may be what those have that are closed, which takes 2 s at most.
-        while self.objects.pairs.has_closing() && self.dead.is_none() {
-            if self.read() == 0 {
-                std::thread::yield_now();
-            }
-        }
-        self.make_offer()
+        if offer.is_err() && self.end_closing() { self.make_offer() } else { offer }
     }
 
     fn withdraw(&mut self, offer: u64) {
@@ -192,35 +282,8 @@ impl Below for Verbs {
     }
 
     fn connect(&mut self, offer: u64, address: &[u8]) -> Result<Dest, String> {
-        let far = Address::decode(address).ok_or("what it announces is no queue pair")?;
-        let Route { port, gid, mtu, global } = &self.route;
-        if *global && far.gid == [0; 16] {
-            return Err("it has no GID".into());
-        }
-        let pair = self.objects.pairs.get_mut(offer as u32).filter(|pair| pair.state == State::Offered);
-        let pair = pair.ok_or("its queue pair is gone")?;
-        let ready = Ready {
-            qpn: far.qpn,
-            psn: far.psn,
-            mtu: far.mtu.min(*mtu).into(),
-            gid: gid.filter(|_| *global).map(|own| (own, far.gid)),
-            lid: far.lid,
-            port: port.number,
-            traffic_class: 0,
-            service_level: 0,
-            max_reads: self.sizes.serves,
-            rnr_timer: RNR_TIMER,
-        };
-        let how = ToRts {
-            psn: pair.psn,
-            timeout: TIMEOUT,
-            retries: RETRIES,
-            rnr_retries: RNR_RETRIES,
-            max_reads: self.sizes.starts.min(far.reads),
-        };
-        let connected = pair.qp.ready_to_receive(&ready).and_then(|()| pair.qp.ready_to_send(&how));
-        connected.map_err(|e| e.to_string())?;
-        pair.state = State::Connected;
+        let far = self.far(address)?;
+        self.join(offer as u32, &far).map_err(|e| e.to_string())?;
         Ok(Dest(offer))
     }
 
@@ -230,26 +293,8 @@ impl Below for Verbs {
 
     fn part(&mut self, dest: Dest) {
         let number = dest.0 as u32;
-        let Some(pair) = self.objects.pairs.get_mut(number) else {
-            return self.objects.pairs.release(number);
-        };
-        match pair.state {
-            State::Closing(_) => {}
-            // Nothing was posted that could complete.
-            State::Offered => {
-                if let Some(pair) = self.objects.pairs.remove(number) {
-                    self.credits += 1;
-                    self.retire(number, pair);
-                }
-            }
-            State::Connected | State::Failed(_) => {
-                let id = self.objects.pairs.id(number);
-                if let Some(pair) = self.objects.pairs.get_mut(number) {
-                    self.credits += usize::from(!pair.close(id));
-                }
-                self.objects.pairs.note_closing(number);
-            }
-        }
+        Joining(self).part(number);
+        self.part_one(number);
     }
 
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent> {
@@ -267,8 +312,10 @@ impl Below for Verbs {
             if !message.copy_to(&mut room[..total]) {
                 return Err(NotSent::Fault);
             }
-            // What is alone has to be known where requests are repeated.
-            let signal = pair.is_signal_due() || self.credits < self.half || self.sizes.repeats;
+            // Without a completion of its own it has its credit until a later one completes, which may never
+            // be: an eighth of them. What is alone has to be known where requests are repeated.
+            let is_scarce = self.credits <= 2 * self.half - self.half / 4;
+            let signal = pair.is_signal_due() || is_scarce || self.sizes.repeats;
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: total as u32, lkey: 0 };
             // SAFETY: inline, of memory that is there during the call.
             unsafe { pair.post(id, Verb::Send, bytes, (true, signal), Posted { who, ..Posted::default() }) }?;

@@ -120,6 +120,17 @@ impl Pair {
         }
     }
 
+    /// It is in error; whether that is new.
+    pub(crate) fn fail(&mut self, why: &str) -> bool {
+        let is_new = matches!(self.state, State::Connected | State::Offered);
+        if is_new {
+            // As a rule it is so already.
+            let _ = self.qp.fail();
+            self.state = State::Failed(why.into());
+        }
+        is_new
+    }
+
     /// What the failure of the newest message is reported with, if there was one.
     pub(crate) fn newest(&self) -> Option<u64> {
         self.newest

@@ -1,5 +1,6 @@
 //! Memory of the program that is registered with the device.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -27,12 +28,14 @@ pub(crate) struct Key {
     iova: u64,
     len: u64,
     is_device: bool,
+    /// Memory windows may be bound to it.
+    binds: bool,
 }
 
 impl Key {
     fn of(mr: Mr, span: Span, iova: u64) -> Key {
         let (first, len) = (span.addr(), span.len() as u64);
-        Key { mr, first, iova, len, is_device: span.can(Caps::DEVICE) }
+        Key { mr, first, iova, len, is_device: span.can(Caps::DEVICE), binds: false }
     }
 
     /// What binds a window to all of it, by which a peer reads or writes, or both in one step, unless it is a
@@ -43,6 +46,16 @@ impl Key {
             .and(of(write, Access::REMOTE_WRITE))
             .and(of(atomics && !self.is_device, Access::REMOTE_ATOMIC));
         window.bind(&self.mr, self.iova, self.len, access)
+    }
+
+    /// Whether memory windows may be bound to it.
+    pub(crate) fn binds(&self) -> bool {
+        self.binds
+    }
+
+    /// For peers, where it is of a domain of one peer's.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.mr.rkey()
     }
 
     /// What peers call its first byte.
@@ -61,10 +74,19 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Adapter {
     pd: Pd,
+    /// The domains that are a peer's alone, by their numbers.
+    domains: HashMap<u32, Pd>,
     /// The kernel has a client for memory of other devices.
     knows_peers: bool,
+    /// Why no domain of the peer's alone is there, which dma-bufs need; [`Adapter::try_dmabufs`].
+    lacks: Option<(&'static str, i32)>,
+    /// A dma-buf was taken.
+    takes_dmabufs: bool,
     probe: Probe,
 }
+
+/// What refuses dma-bufs where there is no domain for them yet.
+pub(crate) const NO_DOMAIN: (&str, i32) = ("a queue pair for it alone", libc::EAGAIN);
 
 impl Adapter {
     /// Of this domain. `clients`: where the kernel lists them; `own`: how the port is reached from itself.
@@ -72,7 +94,47 @@ impl Adapter {
         let clients = clients.unwrap_or(Path::new(PEERS));
         let is_listed = fs::read_dir(clients).is_ok_and(|mut all| all.next().is_some());
         let knows_peers = is_listed || fs::metadata(PEERMEM).is_ok();
-        Adapter { pd: pd.clone(), knows_peers, probe: Probe::new(pd, own) }
+        let (domains, lacks, probe) = (HashMap::new(), Some(NO_DOMAIN), Probe::new(pd, own));
+        Adapter { pd: pd.clone(), domains, knows_peers, lacks, takes_dmabufs: false, probe }
+    }
+
+    /// A domain is a peer's alone from now on.
+    pub(crate) fn add_domain(&mut self, domain: u32, pd: &Pd) {
+        self.domains.insert(domain, pd.clone());
+    }
+
+    /// It is over.
+    pub(crate) fn end_domain(&mut self, domain: u32) {
+        self.domains.remove(&domain);
+    }
+
+    /// What is registered for peers in the domain that they share next: for dma-bufs a domain of the peer's
+    /// alone is lacking, and why; or, `None`, it is tried whether they would be taken there
+    /// ([`Adapter::takes_dmabufs`]).
+    pub(crate) fn try_dmabufs(&mut self, lacks: Option<(&'static str, i32)>) {
+        (self.lacks, self.takes_dmabufs) = (lacks, false);
+    }
+
+    /// Whether a dma-buf was taken that needs a domain of the peer's alone.
+    pub(crate) fn takes_dmabufs(&self) -> bool {
+        self.takes_dmabufs
+    }
+
+    /// A dma-buf for peers of the domain that they share is refused: no window can be bound to it, and its
+    /// key would serve all of them.
+    fn refuse_dmabuf(&mut self, way: Way, span: Span, uses: Uses) -> (&'static str, i32) {
+        if let Some(lacks) = self.lacks {
+            return lacks;
+        }
+        if !self.takes_dmabufs {
+            let own = Uses { local_write: uses.writes(), ..Uses::default() };
+            let tried = self.register(way, span, own).and_then(|key| self.deregister(key));
+            if let Err(why) = tried {
+                return why;
+            }
+            self.takes_dmabufs = true;
+        }
+        NO_DOMAIN
     }
 
     /// Registers memory on demand, which the device has accessed then.
@@ -88,11 +150,16 @@ impl Adapter {
     }
 }
 
-/// What the device may do. Peers may do nothing but by windows.
+/// What the device may do. Peers may do nothing but by windows, where they share the domain.
 fn access(uses: Uses) -> Access {
     let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
-    of(uses.local_write || uses.remote_write, Access::LOCAL_WRITE)
-        .and(of(uses.remote_read || uses.remote_write, Access::WINDOWS))
+    let local = of(uses.writes(), Access::LOCAL_WRITE);
+    match uses.domain {
+        0 => local.and(of(uses.is_for_peers(), Access::WINDOWS)),
+        _ => local
+            .and(of(uses.remote_read, Access::REMOTE_READ))
+            .and(of(uses.remote_write, Access::REMOTE_WRITE)),
+    }
 }
 
 /// The call that refused, and its errno.
@@ -122,6 +189,14 @@ impl Device for Adapter {
         if way == Way::PeerMemory && !self.knows_peers {
             return Err((PEERS, libc::ENODEV));
         }
+        let is_dmabuf = matches!(way, Way::DmabufPcie | Way::Dmabuf);
+        if is_dmabuf && uses.domain == 0 && uses.is_for_peers() {
+            return Err(self.refuse_dmabuf(way, span, uses));
+        }
+        let pd = match uses.domain {
+            0 => &self.pd,
+            domain => self.domains.get(&domain).ok_or(NO_DOMAIN)?,
+        };
         let (mr, iova) = match way {
             Way::DmabufPcie | Way::Dmabuf => {
                 let exported =
@@ -131,15 +206,16 @@ impl Device for Adapter {
                 let part = Dmabuf { fd: fd.as_fd(), offset, len, iova };
                 // SAFETY: memory that peers or requests of this side access until the registration ends: a
                 // request has it, or the program has registered it for that (fi_mr(3)).
-                (unsafe { self.pd.register_dmabuf(part, access(uses)) }, iova)
+                (unsafe { pd.register_dmabuf(part, access(uses)) }, iova)
             }
             Way::OnDemand => return self.register_on_demand(span, uses).map(|mr| Key::of(mr, span, first)),
             Way::PeerMemory | Way::Plain => {
                 // SAFETY: as above; it stays mapped ([`Span::stays`], which the caller asks).
-                (unsafe { self.pd.register(span.as_ptr().cast(), len, access(uses)) }, first)
+                (unsafe { pd.register(span.as_ptr().cast(), len, access(uses)) }, first)
             }
         };
-        Ok(Key::of(mr.map_err(refused)?, span, iova))
+        let binds = uses.domain == 0 && uses.is_for_peers();
+        Ok(Key { binds, ..Key::of(mr.map_err(refused)?, span, iova) })
     }
 
     fn deregister(&mut self, key: Key) -> Result<(), (&'static str, i32)> {

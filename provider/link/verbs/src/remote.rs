@@ -16,8 +16,10 @@ use rdma_sys::{Mw, ibv_sge};
 use register::{Registry, Uses};
 
 use crate::bounces::EACH;
+use crate::joining::Joining;
 use crate::pair::{Access, Pair, Posted, Verb};
 use crate::registered::Adapter;
+use crate::seconds::{Domain, Publication, SECOND};
 use crate::state::{MOST_INLINE, Objects, Verbs};
 use crate::used::Used;
 
@@ -36,16 +38,23 @@ struct Local {
 
 impl Objects {
     /// Finds the means for memory of this side in an access that is not inline.
-    fn find_local(&mut self, who: u64, piece: &Piece, repeats: bool) -> Result<Local, NotSent> {
+    fn find_local(
+        &mut self,
+        who: u64,
+        piece: &Piece,
+        (domain, repeats): (Option<Domain>, bool),
+    ) -> Result<Local, NotSent> {
         let (local, is_read) = (piece.local, piece.way == Way::Get);
         let mut access = Access { op: who, ..Access::default() };
-        let uses = Uses { local_write: is_read, ..Uses::default() };
+        let in_domain = domain.as_ref().map(|domain| (domain.id, &domain.pd));
+        let id = in_domain.map_or(0, |(id, _)| id);
+        let uses = Uses { local_write: is_read, domain: id, ..Uses::default() };
         // To register a device's takes longer than to copy it. What is done once may be injected.
         let mut shared = || self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
         let is_copied = local.len() <= EACH && (piece.once.is_some() || !local.can(Caps::DEVICE));
         let shared = if is_copied { None } else { shared() };
         if local.len() <= EACH && shared.is_none() {
-            let found = self.bounces.take(local.len()).map_err(NotSent::Error)?;
+            let found = self.bounces.take(local.len(), in_domain).map_err(NotSent::Error)?;
             let (place, bytes) = found.ok_or(NotSent::Busy)?;
             if is_read {
                 access.into = Some(local);
@@ -128,6 +137,12 @@ impl Accesses<'_> {
         pairs.get(number).is_some_and(|pair| pair.has_accesses()) || windows.is_binding_of(number)
     }
 
+    /// Both queue pairs of the peer that this one is of.
+    fn both(&self, number: u32) -> impl Iterator<Item = u32> + Clone + use<> {
+        let (first, second) = self.0.objects.seconds.both(number);
+        [Some(first), second].into_iter().flatten()
+    }
+
     /// Takes completions in until that is so, for so long at most; whether it is.
     fn wait(&mut self, most: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
         let until = Instant::now() + most;
@@ -144,18 +159,19 @@ impl Accesses<'_> {
 
     /// Ends a connection, and all that was posted to it: when this returns, no access by it is under way.
     fn stop_connection(&mut self, dest: Dest) {
-        let number = dest.0 as u32;
-        let who = self.0.objects.pairs.get(number).and_then(|pair| pair.newest());
-        self.0.fail(number, who, "its accesses were to end".into());
-        if self.wait(FLUSH, |all| !all.is_used(number)) {
+        let both = self.both(dest.0 as u32);
+        self.0.fail(dest.0 as u32, None, "its accesses were to end".into());
+        if self.wait(FLUSH, |all| !both.clone().any(|number| all.is_used(number))) {
             return;
         }
         // The device does not report their ends, as where it was removed. A queue pair that is destroyed
         // accesses nothing.
-        if let Some((pair, is_closed)) = self.0.objects.pairs.stop(number) {
-            // The credit of the request that closes it, which was posted or has given it back.
-            self.0.credits += usize::from(!is_closed);
-            self.0.retire(number, pair);
+        for number in both {
+            if let Some((pair, is_closed)) = self.0.objects.pairs.stop(number) {
+                // The credit of the request that closes it, which was posted or has given it back.
+                self.0.credits += usize::from(!is_closed);
+                self.0.retire(number, pair);
+            }
         }
     }
 
@@ -164,23 +180,44 @@ impl Accesses<'_> {
     fn lock_out(&mut self, (call, errno): (&'static str, i32)) {
         let why = format!("{call}: errno {errno}: a registration cannot be ended");
         for number in self.0.objects.pairs.numbers() {
-            let who = self.0.objects.pairs.get(number).and_then(|pair| pair.newest());
-            self.0.fail(number, who, why.clone());
+            self.0.fail(number, None, why.clone());
         }
         self.0.dead = Some(why);
     }
 
     /// Registers memory, which no peer accesses by that alone.
     fn lease(&mut self, span: Span, (read, write): (bool, bool), is_shared: bool) -> Option<Lease> {
-        let uses = Uses { local_write: write, remote_read: read, remote_write: write };
+        let uses = Uses { local_write: write, remote_read: read, remote_write: write, domain: 0 };
         let found = self.0.objects.registered.register(span, uses, is_shared);
         let (number, key) = found.ok()?;
         Some(Lease { number, key: 0, base: key.base(), lender: Box::default() })
     }
 
+    /// Registers memory for the peer of this queue pair alone, in the domain of the second one with it.
+    fn lease_apart(&mut self, first: u32, span: Span, (read, write): (bool, bool)) -> Option<Lease> {
+        let Objects { seconds, registered, .. } = &mut *self.0.objects;
+        let (_, domain) = seconds.connected(first)?;
+        let uses = Uses { local_write: write, remote_read: read, remote_write: write, domain: domain.id };
+        let (number, key) = registered.register(span, uses, false).ok()?;
+        let (key, base) = (SECOND | u64::from(key.rkey()), key.base());
+        Some(Lease { number, key, base, lender: Box::default() })
+    }
+
     pub(crate) fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
-        let may = (way == Way::Get, way == Way::Put);
-        let lease = self.lease(span, may, false)?;
+        let (first, may) = (to.0 as u32, (way == Way::Get, way == Way::Put));
+        let is_dmabuf = span.can(Caps::DMABUF);
+        if is_dmabuf {
+            if Joining(self.0).is_usable(first) {
+                return self.lease_apart(first, span, may);
+            }
+            let lacks = self.0.objects.seconds.lacks(first);
+            self.0.objects.registered.device().try_dmabufs(lacks);
+        }
+        let lease = self.lease(span, may, false);
+        if is_dmabuf && self.0.objects.registered.device().takes_dmabufs() {
+            self.0.objects.seconds.want(first);
+        }
+        let lease = lease?;
         match self.admit(to, lease.number, may) {
             Some(key) => Some(Lease { key, ..lease }),
             None => {
@@ -191,7 +228,43 @@ impl Accesses<'_> {
     }
 
     pub(crate) fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
-        self.lease(span, (read, write), true)
+        self.0.objects.registered.device().try_dmabufs(None);
+        let found = self.lease(span, (read, write), true);
+        if !span.can(Caps::DMABUF) || !self.0.objects.registered.device().takes_dmabufs() {
+            return found;
+        }
+        // By the one that is for this side each peer finds out how it is called.
+        let lease = match found {
+            Some(lease) => lease,
+            None => {
+                let uses = Uses { local_write: write, ..Uses::default() };
+                let (number, key) = self.0.objects.registered.register(span, uses, true).ok()?;
+                Lease { number, key: 0, base: key.base(), lender: Box::default() }
+            }
+        };
+        self.0.objects.seconds.publish(lease.number, Publication { span, read, write });
+        Some(lease)
+    }
+
+    /// The key of what is published for the peer of this queue pair, in the domain of the second one; that is
+    /// to be made if there is none.
+    fn admit_apart(&mut self, first: u32, lease: u64) -> Option<u64> {
+        let Publication { span, read, write } = self.0.objects.seconds.publication(lease)?;
+        if let Some(key) = self.0.objects.seconds.key(lease, first) {
+            return Some(key);
+        }
+        self.0.objects.seconds.want(first);
+        if !Joining(self.0).is_usable(first) {
+            return None;
+        }
+        let base = self.0.objects.registered.key(lease)?.base();
+        let found = self.lease_apart(first, span, (read, write))?;
+        if found.base != base {
+            self.end_lease(found.number, false);
+            return None;
+        }
+        self.0.objects.seconds.add_key(lease, first, found.number, found.key);
+        Some(found.key)
     }
 
     /// Whether all requests of a queue pair, that is connected, have completed, which may take a moment: what
@@ -215,6 +288,12 @@ impl Accesses<'_> {
         let id = self.0.connected(number).ok()?;
         if let Some(key) = self.0.objects.windows.key(lease, number) {
             return Some(key.into());
+        }
+        if let Some(key) = self.admit_apart(number, lease) {
+            return Some(key);
+        }
+        if !self.0.objects.registered.key(lease)?.binds() {
+            return None;
         }
         if self.0.sizes.repeats && !self.complete_all(number) {
             return None;
@@ -257,6 +336,9 @@ impl Accesses<'_> {
             }
             self.end_binding(number);
         }
+        for apart in self.0.objects.seconds.end_publication(number) {
+            self.end_lease(apart, true);
+        }
         let Objects { windows, registered, .. } = &mut *self.0.objects;
         // The registration ends behind its windows.
         let windows = windows.end_lease(number).map_err(|e| ("ibv_dealloc_mw", e.errno()));
@@ -269,15 +351,31 @@ impl Accesses<'_> {
         }
     }
 
+    /// The queue pair that a key is for, and its domain if that is a peer's alone.
+    fn pair_of(&self, piece: &Piece) -> Result<(u32, Option<Domain>), NotSent> {
+        let (first, seconds) = (piece.at.0 as u32, &self.0.objects.seconds);
+        self.0.connected(first)?;
+        match piece.key & !u64::from(u32::MAX) {
+            0 => Ok((first, None)),
+            // The peer has connected it, as it says by another way.
+            SECOND if seconds.is_awaited(first) => Err(NotSent::Busy),
+            // What takes a receive, or is atomic, goes by the first one alone.
+            SECOND if piece.once.is_none() => match seconds.connected(first) {
+                Some((second, domain)) => Ok((second, Some(domain.clone()))),
+                None => Err(NotSent::Error("a key of a queue pair that there is not".into())),
+            },
+            _ => Err(NotSent::Error("no key of a device".into())),
+        }
+    }
+
     pub(crate) fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
-        let number = piece.at.0 as u32;
+        let (number, domain) = self.pair_of(piece)?;
         let id = self.0.connected(number)?;
         let has_slot = self.0.objects.pairs.get(number).is_some_and(|pair| pair.has_slot_for_access());
         if !has_slot || self.0.credits <= self.0.half / 4 {
             return Err(NotSent::Busy);
         }
-        let rkey = u32::try_from(piece.key).map_err(|_| NotSent::Error("no key of a device".into()))?;
-        let (local, remote) = (piece.local, (piece.addr, rkey));
+        let (local, remote) = (piece.local, (piece.addr, piece.key as u32));
         let inline = self.0.objects.pairs.get(number).map_or(0, |pair| pair.most_inline()).min(MOST_INLINE);
         let mut room = [0; MOST_INLINE];
         let is_inline = piece.way == Way::Put && local.len() <= inline && local.can(Caps::CPU);
@@ -289,7 +387,7 @@ impl Accesses<'_> {
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: local.len() as u32, lkey: 0 };
             Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
         } else {
-            self.0.objects.find_local(who, piece, self.0.sizes.repeats)?
+            self.0.objects.find_local(who, piece, (domain, self.0.sizes.repeats))?
         };
         let verb = match (piece.once, piece.way) {
             (Some(Once::Write(data)), _) => Verb::WriteWithData(remote, data),

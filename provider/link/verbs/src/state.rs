@@ -12,6 +12,7 @@ use crate::bounces::Bounces;
 use crate::pairs::Pairs;
 use crate::receives::Receives;
 use crate::registered::Adapter;
+use crate::seconds::Seconds;
 use crate::sends::Sends;
 use crate::windows::Windows;
 
@@ -83,6 +84,7 @@ impl Sizes {
 pub(crate) struct Objects {
     pub(crate) windows: Windows,
     pub(crate) pairs: Pairs,
+    pub(crate) seconds: Seconds,
     pub(crate) receives: Receives,
     pub(crate) sends: Sends,
     pub(crate) bounces: Bounces,

@@ -47,6 +47,7 @@ pub struct Counted<F>(pub F, pub Arc<Counts>);
 impl<F: Below> Below for Counted<F> {
     const LINK: &'static str = F::LINK;
     const CONNECTS: bool = F::CONNECTS;
+    const SECONDS: bool = F::SECONDS;
 
     fn offer(&mut self) -> Result<Offer, String> {
         self.0.offer()
@@ -130,6 +131,12 @@ impl<F: Below> Remote for Counted<F> {
     }
     fn admit(&mut self, to: Dest, lease: &Lease, read: bool, write: bool) -> Option<u64> {
         self.0.admit(to, lease, read, write)
+    }
+    fn second(&mut self, to: Dest) -> Option<Vec<u8>> {
+        self.0.second(to)
+    }
+    fn join_second(&mut self, to: Dest, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        self.0.join_second(to, address)
     }
     fn end_lease(&mut self, number: u64, is_known: bool) -> bool {
         let is_over = self.0.end_lease(number, is_known);

@@ -7,17 +7,21 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
-//! | 8 | kind: 1 announce, 2 settle, 3 bye, 4 bye received, 5 rest, 6 rest received |
+//! | 8 | kind: 1 announce, 2 settle, 3 bye, 4 bye received, 5 rest, 6 rest received, 7 second |
 //! | 9 | of a settle: 1 the fabric, 2 the connection (see below); of 6: 1 it is closed, 2 it stays |
 //! | 10..12 | version of all this (u16) |
 //! | 12..16 | of a bye and a rest: how many messages were sent by the fabric (u32) |
 //! | 16..20 | of a rest: how many were taken (u32) |
+//! | 12..14 | of a second: bytes of the address (u16), which is at 16 and behind; 0: there is none |
 //!
 //! Where each end connects to the other before either can send, the end that does not decide says 1 once it
 //! has connected.
 //!
 //! A rest proposes to close a connection of the fabric by which nothing goes: both have to say of themselves
 //! that they can.
+//!
+//! A second announces another connection of the fabric between the same two, besides the first: both have to
+//! say of themselves that they can. Each end says so once; one that has said it has no second one does not.
 //!
 //! An announce goes on:
 //!
@@ -62,6 +66,8 @@ pub const DATA: u16 = 8;
 pub const ATOMICS: u16 = 16;
 /// [`Announce::can`]: a connection by which nothing goes is closed, and made again ([`Control::Rest`]).
 pub const RESTS: u16 = 32;
+/// [`Announce::can`]: there may be a second connection besides the first ([`Control::Second`]).
+pub const SECONDS: u16 = 64;
 /// Longest address.
 pub const MOST_ADDRESS: usize = 256;
 /// Bytes of a name.
@@ -89,7 +95,7 @@ pub struct Announce {
     /// What sort of address it has.
     pub format: u32,
     /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`], [`DATA`], [`ATOMICS`],
-    /// [`RESTS`].
+    /// [`RESTS`], [`SECONDS`].
     pub can: u16,
     /// The name of what is below.
     pub name: [u8; NAME],
@@ -116,6 +122,8 @@ pub enum Control {
     Rest(u32, u32),
     /// It is closed, or stays.
     RestHeard(bool),
+    /// Where a second connection of the fabric leads to, of no bytes if there is none.
+    Second(Vec<u8>),
     /// It is of another version.
     Other(u16),
 }
@@ -155,6 +163,11 @@ impl Control {
                 out.extend(came.to_le_bytes());
             }
             Control::RestHeard(closes) => (out[8], out[9]) = (6, if *closes { 1 } else { 2 }),
+            Control::Second(address) => {
+                out[8] = 7;
+                out[12..14].copy_from_slice(&(address.len() as u16).to_le_bytes());
+                out.extend(address);
+            }
             Control::Other(version) => out[10..12].copy_from_slice(&version.to_le_bytes()),
         }
         out
@@ -199,6 +212,11 @@ impl Control {
             (5, 0, REST) => Some(Control::Rest(word(b, 12), word(b, 16))),
             (6, 1, SHORT) => Some(Control::RestHeard(true)),
             (6, 2, SHORT) => Some(Control::RestHeard(false)),
+            (7, 0, len) => {
+                let said = usize::from(u16::from_le_bytes([b[12], b[13]]));
+                let is_one = said <= MOST_ADDRESS && len == SHORT + said;
+                is_one.then(|| Control::Second(b[SHORT..].to_vec()))
+            }
             _ => None,
         }
     }
@@ -278,6 +296,7 @@ mod tests {
         assert_eq!(hex(&Control::Bye(258).encode()), "9353544f4649010a0300020002010000");
         assert_eq!(hex(&Control::Rest(258, 3).encode()), "9353544f4649010a050002000201000003000000");
         assert_eq!(hex(&Control::RestHeard(false).encode()), "9353544f4649010a0602020000000000");
+        assert_eq!(hex(&Control::Second(vec![8, 9]).encode()), "9353544f4649010a07000200020000000809");
         let mark = Mark { slot: 1, generation: 2, number: 0x0a0b };
         assert_eq!(hex(&mark.encode()), "01000000020000000b0a0000");
         assert_eq!(Mark::decode(&mark.encode()), mark);
@@ -295,6 +314,8 @@ mod tests {
             Control::Rest(7, 8),
             Control::RestHeard(true),
             Control::RestHeard(false),
+            Control::Second(vec![1, 2, 3]),
+            Control::Second(Vec::new()),
             Control::Other(9),
         ];
         for said in all {

@@ -75,8 +75,8 @@ fn device(len: usize) -> Span {
     unsafe { Span::new(Span::leak(len).addr() as usize, len, Kind::Cuda) }
 }
 
-const READ: Uses = Uses { local_write: false, remote_read: true, remote_write: false };
-const WRITE: Uses = Uses { local_write: true, remote_read: false, remote_write: true };
+const READ: Uses = Uses { local_write: false, remote_read: true, remote_write: false, domain: 0 };
+const WRITE: Uses = Uses { local_write: true, remote_read: false, remote_write: true, domain: 0 };
 
 #[test]
 fn host_memory_is_registered_by_its_address_alone() {
@@ -94,6 +94,15 @@ fn ways_are_tried_in_order_and_each_refusal_is_kept_with_call_and_errno() {
     assert!(text.starts_with("Cuda for peers by peer memory (not dma-buf over PCIe: ibv_reg: "), "{text}");
     assert!(text.contains("524") && text.contains("not dma-buf: ibv_reg: Invalid argument"), "{text}");
     assert_eq!(all.describe(Kind::Rocr, true), None);
+}
+
+#[test]
+fn refusals_of_ways_behind_the_one_that_works_are_not_said() {
+    let mut all = registry(&[(Way::DmabufPcie, libc::EAGAIN), (Way::Dmabuf, libc::EAGAIN)]);
+    all.register(device(64), READ, false).expect("a way");
+    all.device().errno.remove(&(Way::DmabufPcie as u8));
+    all.register(device(64), READ, false).expect("the first way");
+    assert_eq!(all.describe(Kind::Cuda, true).as_deref(), Some("Cuda for peers by dma-buf over PCIe"));
 }
 
 #[test]
@@ -155,6 +164,8 @@ fn only_what_is_shared_holds_it_and_serves_is_found() {
     assert_eq!(all.find(part(one), local(true)).map(|(n, _)| n), Some(shared));
     assert!(all.find(part(one), WRITE).is_none(), "not for peers' writes");
     assert!(all.find(part(other), local(false)).is_none(), "one that is not shared");
+    let aside = Uses { domain: 7, ..local(false) };
+    assert!(all.find(part(one), aside).is_none(), "one of another domain");
     // SAFETY: memory that no call of this test accesses.
     let beyond = unsafe { Span::new(one.addr() as usize + 50, 51, Kind::System) };
     assert!(all.find(beyond, local(false)).is_none(), "a byte beyond its end");
@@ -273,7 +284,7 @@ fn memory_that_is_none_for_an_adapter_says_nothing_of_other_memory_of_its_kind()
     all.register(device(64), WRITE, false).expect("memory that does not");
 }
 
-const OWN_READ: Uses = Uses { local_write: false, remote_read: false, remote_write: false };
+const OWN_READ: Uses = Uses { local_write: false, remote_read: false, remote_write: false, domain: 0 };
 const OWN_WRITE: Uses = Uses { local_write: true, ..OWN_READ };
 
 /// Registers memory for one request, which is under way when this returns, and is said to be.
@@ -310,6 +321,16 @@ fn peers_and_what_is_shared_get_none_on_demand() {
     all.register(Span::leak(64), READ, false).expect("a way");
     all.register(Span::leak(64), OWN_READ, true).expect("a way");
     assert_eq!(all.device().calls, [Way::Plain, Way::Plain]);
+}
+
+#[test]
+fn what_is_on_demand_is_of_the_domain_that_peers_share() {
+    let mut all = registry_of(&[], true);
+    let (span, apart) = (Span::leak(64), Uses { domain: 7, ..OWN_READ });
+    for_one(&mut all, span, OWN_READ);
+    assert!(all.find(span, apart).is_none());
+    all.register(span, apart, false).expect("a way");
+    assert_eq!(all.device().calls, [Way::OnDemand, Way::Plain]);
 }
 
 #[test]

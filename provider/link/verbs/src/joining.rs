@@ -1,0 +1,131 @@
+//! How second queue pairs are made, connected and closed.
+
+use rdma_sys::{Access, Error, Pd, Qp, QpInit};
+
+use crate::address::Address;
+use crate::pair::{Pair, State};
+use crate::registered::NO_DOMAIN;
+use crate::seconds::{Heard, Refusal};
+use crate::state::{Objects, Verbs};
+
+/// A refusal as it is said of memory. One that is not for want of something says nothing of other peers.
+fn refused(e: &Error) -> Refusal {
+    let is_for_now = [libc::EAGAIN, libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
+    (e.call().unwrap_or(NO_DOMAIN.0), if is_for_now { e.errno() } else { NO_DOMAIN.1 })
+}
+
+/// The second queue pairs of a port.
+pub(crate) struct Joining<'a>(pub(crate) &'a mut Verbs);
+
+impl Joining<'_> {
+    /// Makes a queue pair in a domain of its own: its number, and what is announced of it.
+    fn make(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
+        // It repeats reads, too, also one that is over, of which the owner of the memory has heard by the
+        // first queue pair.
+        if self.0.sizes.repeats {
+            return Err(("a driver that repeats no request", libc::EOPNOTSUPP));
+        }
+        let made = self.try_to_make(first);
+        if made.is_err() && self.0.end_closing() { self.try_to_make(first) } else { made }
+    }
+
+    fn try_to_make(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
+        // Peers are not to go without a first one for want of what a second one has.
+        if !self.0.reserve(self.0.half) {
+            return Err(("its completion queue", libc::ENOSPC));
+        }
+        self.make_reserved(first).inspect_err(|_| self.0.credits += 1)
+    }
+
+    fn make_reserved(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
+        let Verbs { objects, route, sizes, .. } = &mut *self.0;
+        let Objects { pairs, seconds, registered, cq, context, .. } = &mut **objects;
+        let pd = Pd::new(context).map_err(|e| refused(&e))?;
+        // Nothing is received by it, but a queue of no receives is not what all drivers have.
+        let init = QpInit { max_recv_wr: 1, max_recv_sge: 1, ..sizes.init() };
+        let qp = Qp::new(&pd, cq, cq, None, init).map_err(|e| refused(&e))?;
+        let access = Access::REMOTE_READ.and(Access::REMOTE_WRITE);
+        qp.init(route.port.number, 0, access).map_err(|e| refused(&e))?;
+        let psn = Address::draw_psn().map_err(|_| NO_DOMAIN)?;
+        let mut pair = Pair::new(qp, psn);
+        // Of a shared queue it has none.
+        pair.is_last = true;
+        let number = pairs.add(|_| Ok(pair)).map_err(|_| ("its queue pairs", libc::ENOSPC))?;
+        let domain = seconds.offer(first, number, pd.clone());
+        registered.device().add_domain(domain, &pd);
+        let pair = self.0.objects.pairs.get(number).ok_or(NO_DOMAIN)?;
+        Ok((number, self.0.own_address(pair).encode()))
+    }
+
+    /// There is none with this peer, which has announced something of its own, or not.
+    fn refuse(&mut self, first: u32, why: Refusal, has_heard: bool) {
+        let (call, errno) = why;
+        log::info!("no second queue pair with a peer, for memory without windows: {call}: errno {errno}");
+        self.part(first);
+        self.0.objects.seconds.refuse(first, why, has_heard);
+    }
+
+    /// What is announced to a peer that is to have one.
+    pub(crate) fn announce(&mut self, first: u32) -> Option<Vec<u8>> {
+        if !self.0.objects.seconds.is_wanted(first) {
+            return None;
+        }
+        self.make(first).map_err(|why| self.refuse(first, why, false)).ok().map(|(_, own)| own)
+    }
+
+    /// A peer has announced its own, or, by no bytes, that it has none: what is announced to it.
+    pub(crate) fn join(&mut self, first: u32, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        let none = Ok(Some(Vec::new()));
+        match self.0.objects.seconds.hear(first, address.is_empty()) {
+            Heard::Make => {
+                let far = self.0.far(address)?;
+                match self
+                    .make(first)
+                    .and_then(|(second, own)| self.connect(first, second, &far).map(|()| own))
+                {
+                    Ok(own) => return Ok(Some(own)),
+                    Err(why) => self.refuse(first, why, true),
+                }
+                none
+            }
+            Heard::Connect(second) => {
+                let far = self.0.far(address)?;
+                if let Err((call, errno)) = self.connect(first, second, &far) {
+                    // The peer has connected its own, and may use it.
+                    self.0.fail(first, None, format!("{call}: errno {errno}: of a second queue pair"));
+                }
+                Ok(None)
+            }
+            Heard::Refused => {
+                self.refuse(first, ("the peer's second queue pair", libc::EAGAIN), true);
+                Ok(None)
+            }
+            Heard::Decline => none,
+            Heard::Nonsense => Err("it announces a second queue pair where none was to be".into()),
+        }
+    }
+
+    fn connect(&mut self, first: u32, second: u32, far: &Address) -> Result<(), Refusal> {
+        self.0.join(second, far).map_err(|e| refused(&e))?;
+        self.0.objects.seconds.note_connected(first, second);
+        Ok(())
+    }
+
+    /// A peer is not needed any more: its second queue pair goes, and what was registered for it there.
+    pub(crate) fn part(&mut self, first: u32) {
+        let (second, registrations) = self.0.objects.seconds.part(first);
+        for number in registrations {
+            below::Remote::end_lease(self.0, number, true);
+        }
+        if let Some(second) = second {
+            self.0.part_one(second);
+        }
+    }
+
+    /// Whether the second queue pair of a peer can be used.
+    pub(crate) fn is_usable(&self, first: u32) -> bool {
+        let Objects { seconds, pairs, .. } = &*self.0.objects;
+        let pair = seconds.connected(first).and_then(|(second, _)| pairs.get(second));
+        pair.is_some_and(|pair| pair.state == State::Connected)
+    }
+}
