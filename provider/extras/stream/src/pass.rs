@@ -488,5 +488,4 @@ impl Passes {
 }
 
 #[cfg(test)]
-#[path = "pass_tests.rs"]
 mod tests;

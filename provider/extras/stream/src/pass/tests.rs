@@ -1,9 +1,12 @@
 //! All orders of what the blocks of two kernels and the watchdogs do, as the kernel of [`super`] does it.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 
 use super::*;
 use crate::slots::{LEAST, ONE_PART, PUT_BLOCKS};
+
+mod puts;
 
 const SLOTS: usize = 2;
 const BLOCKS: usize = 2;
@@ -197,22 +200,35 @@ fn explore_one(twin: Twin, fails: Option<usize>, shapes: usize) -> Result<usize,
         watchdog: 0,
         says: [None; 2],
     };
+    let steps = |state: &State| {
+        let sides = (0..2).flat_map(|side| (0..BLOCKS).map(move |block| (side, block)));
+        let all = sides.map(|(side, block)| state.step(twin, side, block)).collect::<Result<Vec<_>, _>>();
+        all.map(|all| all.into_iter().flatten().collect())
+    };
+    let has_ended = |state: &State| state.blocks.iter().flatten().all(|b| b.message == MESSAGES);
+    explore_from(begin, fails, steps, |state| (&mut state.errors, &mut state.watchdog), has_ended)
+}
+
+/// Goes through all orders of `steps` and of a watchdog, which fails the endpoint of that side at any time; how
+/// many states there are.
+fn explore_from<S: Clone + Eq + Hash>(
+    begin: S,
+    fails: Option<usize>,
+    steps: impl Fn(&S) -> Result<Vec<S>, Fault>,
+    watchdog: impl Fn(&mut S) -> (&mut [bool; 2], &mut usize),
+    has_ended: impl Fn(&S) -> bool,
+) -> Result<usize, Fault> {
     let (mut seen, mut todo) = (HashSet::from([begin.clone()]), vec![begin]);
     while let Some(state) = todo.pop() {
-        let mut after = Vec::new();
-        for side in 0..2 {
-            for block in 0..BLOCKS {
-                after.extend(state.step(twin, side, block)?);
-            }
+        let mut after = steps(&state)?;
+        let mut failed = state.clone();
+        let (errors, done) = watchdog(&mut failed);
+        if let Some(side) = fails.filter(|_| *done < 2) {
+            errors[if *done == 0 { 1 - side } else { side }] = true;
+            *done += 1;
+            after.push(failed);
         }
-        let ended = state.blocks.iter().flatten().all(|b| b.message == MESSAGES);
-        if let Some(side) = fails.filter(|_| state.watchdog < 2) {
-            let mut s = state.clone();
-            s.errors[if s.watchdog == 0 { 1 - side } else { side }] = true;
-            s.watchdog += 1;
-            after.push(s);
-        }
-        if after.is_empty() && !ended {
+        if after.is_empty() && !has_ended(&state) {
             return Err(Fault::Stuck);
         }
         todo.extend(after.into_iter().filter(|s| seen.insert(s.clone())));
@@ -351,137 +367,6 @@ fn a_block_that_fails_has_a_fence_before_it_says_that_it_has_left() {
         assert_eq!(before.matches(&format!("bra COUNT{size}")).count(), 1, "where nothing failed");
         assert!(!before.contains(&format!("bra ENDED{size}")));
     }
-}
-
-/// What a broken twin of a put by several blocks does otherwise.
-#[derive(Clone, Copy, PartialEq)]
-enum PutTwin {
-    None,
-    /// Each block raises the signal behind its part.
-    RaisesEach,
-    /// Each block clears the word when it has come.
-    ClearsEach,
-    /// The last block clears the word behind the signal.
-    ClearsLate,
-    /// A block that leaves without its part does not say so.
-    LeavesUnsaid,
-}
-
-/// Puts of one part for each block, and a reader that acknowledges each.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Puts {
-    credit: bool,
-    signal: bool,
-    memory: [usize; BLOCKS],
-    /// The error words of the side that puts and of the other one, and what the watchdog has done.
-    errors: [bool; 2],
-    watchdog: usize,
-    left: bool,
-    counted: usize,
-    /// The put, and where the block is: polls; is about to copy; to count; to say that it has left; is the last
-    /// one, about to look, to raise, to clear late.
-    blocks: [(usize, u8); BLOCKS],
-    /// Polls; reads; acknowledges.
-    reader: (usize, u8),
-}
-
-impl Puts {
-    fn block(&self, twin: PutTwin, n: usize) -> Vec<Puts> {
-        let (put, at) = self.blocks[n];
-        if put == MESSAGES || self.blocks.iter().any(|(other, _)| *other < put) {
-            return Vec::new();
-        }
-        let mut after = Vec::new();
-        let mut go = |at: u8, change: &dyn Fn(&mut Puts)| {
-            let mut s = self.clone();
-            s.blocks[n] = if at == 9 { (put + 1, 0) } else { (put, at) };
-            change(&mut s);
-            after.push(s);
-        };
-        match at {
-            0 | 1 if self.errors[0] => go(3, &|_| ()),
-            _ => {}
-        }
-        match at {
-            0 if self.credit => go(1, &|s| s.credit = twin != PutTwin::ClearsEach),
-            1 => go(2, &|s| {
-                s.memory[n] = put;
-                s.signal |= twin == PutTwin::RaisesEach;
-            }),
-            2 if self.counted + 1 < BLOCKS => go(9, &|s| s.counted += 1),
-            2 => go(4, &|s| s.counted = 0),
-            3 => go(2, &|s| s.left = twin != PutTwin::LeavesUnsaid),
-            // What is launched later finds the error word when it begins.
-            4 if self.left => go(9, &|s| (s.left, s.blocks) = (false, [(MESSAGES, 0); BLOCKS])),
-            4 => go(5, &|s| s.credit &= twin == PutTwin::ClearsLate),
-            5 => go(6, &|s| s.signal |= twin != PutTwin::RaisesEach),
-            6 => go(9, &|s| s.credit &= twin != PutTwin::ClearsLate),
-            _ => {}
-        }
-        after
-    }
-
-    fn read(&self) -> Result<Vec<Puts>, Fault> {
-        let (put, at) = self.reader;
-        let mut after = Vec::new();
-        if put == MESSAGES {
-            return Ok(after);
-        }
-        if at > 0 && self.memory != [put; BLOCKS] {
-            return Err(Fault::Misread);
-        }
-        let with = |signal, credit, reader| Puts { signal, credit, reader, ..self.clone() };
-        if self.errors[1] {
-            after.push(with(self.signal, self.credit, (MESSAGES, 0)));
-        }
-        match at {
-            0 if self.signal => after.push(with(false, self.credit, (put, 1))),
-            1 => after.push(with(self.signal, self.credit, (put, 2))),
-            2 => after.push(with(self.signal, true, (put + 1, 0))),
-            _ => {}
-        }
-        Ok(after)
-    }
-}
-
-/// All orders of the blocks, the reader and a watchdog that fails the endpoint of that side at any time.
-fn explore_puts(twin: PutTwin, fails: Option<usize>) -> Result<usize, Fault> {
-    let (errors, blocks, memory) = ([false; 2], [(0, 0); BLOCKS], [9; BLOCKS]);
-    let (credit, signal, left, counted) = (true, false, false, 0);
-    let begin = Puts { credit, signal, memory, errors, watchdog: 0, left, counted, blocks, reader: (0, 0) };
-    let (mut seen, mut todo) = (HashSet::from([begin.clone()]), vec![begin]);
-    while let Some(state) = todo.pop() {
-        let mut after = state.read()?;
-        after.extend((0..BLOCKS).flat_map(|n| state.block(twin, n)));
-        if let Some(side) = fails.filter(|_| state.watchdog < 2) {
-            let mut s = state.clone();
-            s.errors[if s.watchdog == 0 { 1 - side } else { side }] = true;
-            s.watchdog += 1;
-            after.push(s);
-        }
-        let ended = state.reader.0 == MESSAGES && state.blocks.iter().all(|(put, _)| *put == MESSAGES);
-        if after.is_empty() && !ended {
-            return Err(Fault::Stuck);
-        }
-        todo.extend(after.into_iter().filter(|s| seen.insert(s.clone())));
-    }
-    Ok(seen.len())
-}
-
-#[test]
-fn a_signal_is_raised_behind_all_parts_of_its_put_and_every_wait_ends() {
-    for fails in [None, Some(0), Some(1)] {
-        assert!(explore_puts(PutTwin::None, fails).unwrap() > 30);
-    }
-}
-
-#[test]
-fn twins_of_a_put_fail() {
-    assert_eq!(explore_puts(PutTwin::RaisesEach, None), Err(Fault::Misread));
-    assert_eq!(explore_puts(PutTwin::ClearsEach, None), Err(Fault::Stuck));
-    assert!(explore_puts(PutTwin::ClearsLate, None).is_err(), "an acknowledgement is lost");
-    let unsaid = (0..2).map(|side| explore_puts(PutTwin::LeavesUnsaid, Some(side)));
-    assert!(unsaid.into_iter().any(|found| found == Err(Fault::Misread)), "a signal without a part");
 }
 
 #[test]
