@@ -103,8 +103,13 @@ impl Refusal {
 
     /// Whether there was no room, which may be otherwise later.
     pub fn is_for_now(&self) -> bool {
-        [libc::EAGAIN, libc::ENOMEM, libc::ENOSPC].contains(&self.errno)
+        is_for_now(self.errno)
     }
+}
+
+/// Whether this errno says that there was no room, which may be otherwise later.
+pub fn is_for_now(errno: i32) -> bool {
+    [libc::EAGAIN, libc::ENOMEM, libc::ENOSPC].contains(&errno)
 }
 
 impl fmt::Display for Refusal {

@@ -16,5 +16,5 @@ mod kept;
 mod refused;
 mod registry;
 
-pub use device::{Device, Refusal, Uses, Way};
+pub use device::{Device, Refusal, Uses, Way, is_for_now};
 pub use registry::Registry;

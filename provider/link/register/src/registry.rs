@@ -47,6 +47,11 @@ fn allocation(span: Span) -> Option<u64> {
     memory.number(at).filter(|number| memory.number(at + last) == Some(*number))
 }
 
+/// Whether requests of this side alone use it, in the domain that peers share.
+fn is_for_this_side(uses: Uses) -> bool {
+    !uses.is_for_peers() && uses.domain == 0
+}
+
 /// Its first byte, and what is behind its last one.
 fn ends(span: Span) -> (u64, u64) {
     (span.addr(), span.addr() + span.len() as u64)
@@ -75,8 +80,8 @@ impl<D: Device> Registry<D> {
     ) -> Result<(u64, &D::Key), Vec<Refusal>> {
         let (kind, for_peers, mut refusals) = (span.kind(), uses.is_for_peers(), Vec::new());
         let sees = self.sees(span, uses).map_err(|refusal| vec![refusal])?;
-        let fails = self.kept.has_failed(ends(span));
-        let on_demand = self.on_demand && !for_peers && !is_shared && uses.domain == 0 && !fails;
+        let is_own = !is_shared && is_for_this_side(uses);
+        let on_demand = self.on_demand && is_own && !self.kept.has_failed(ends(span));
         let may = |way: &Way| way.is_for(&span) && (*way != Way::OnDemand || on_demand);
         for way in Way::ALL.into_iter().filter(may) {
             if let Some(refusal) = self.refused.last_of_many(kind, for_peers, way) {
@@ -170,10 +175,10 @@ impl<D: Device> Registry<D> {
     /// The registration that holds all of this memory, for these uses, if there is one that is shared, or one
     /// on demand.
     pub fn find(&mut self, span: Span, uses: Uses) -> Option<(u64, &D::Key)> {
-        let is_own = !uses.is_for_peers() && uses.domain == 0;
-        let is_kept = self.on_demand && is_own && Way::OnDemand.is_for(&span);
-        if let Some(number) = self.kept.find(ends(span), uses.local_write).filter(|_| is_kept) {
-            return self.key(number).map(|key| (number, key));
+        if self.on_demand && is_for_this_side(uses) && Way::OnDemand.is_for(&span) {
+            if let Some(number) = self.kept.find(ends(span), uses.local_write) {
+                return self.key(number).map(|key| (number, key));
+            }
         }
         let serves = |e: &Entry<D::Key>| {
             e.is_shared

@@ -51,12 +51,11 @@ impl Verbs {
         let mut used = Used { windows, sends, bounces, registered, did, pair: number, is_own_memory };
         let own = pair.complete(request, is_done, |one, is_done| used.free(one, is_done));
         self.credits += before - pair.in_use();
-        let newest = pair.newest();
         if let Some(own) = own.filter(|_| self.sizes.repeats) {
             self.end_late(number, Some(&own).filter(|_| is_done));
         }
         if let Some(own) = own.filter(|_| !is_done) {
-            self.fail(number, own.who.or(newest), text(wc.status));
+            self.fail(number, own.who, text(wc.status));
         }
     }
 
@@ -89,8 +88,7 @@ impl Verbs {
         }
         if let Some(number) = objects.pairs.of_qpn(wc.qp_num) {
             // What was sent has its own completions; without any, the next send finds out.
-            let who = objects.pairs.get(number).and_then(|pair| pair.newest());
-            self.fail(number, who, text(wc.status));
+            self.fail(number, None, text(wc.status));
         }
         // To the shared queue; a queue pair in error takes none.
         self.objects.receives.give_back(place, None);
@@ -153,8 +151,7 @@ impl Verbs {
                     ibv::IBV_EVENT_PATH_MIG_ERR,
                 ];
                 if let Some(number) = self.objects.pairs.of_qpn(number).filter(|_| is_error.contains(&kind)) {
-                    let who = self.objects.pairs.get(number).and_then(|pair| pair.newest());
-                    self.fail(number, who, format!("the device reports error {kind} of its queue pair"));
+                    self.fail(number, None, format!("the device reports error {kind} of its queue pair"));
                 }
             }
             Event::Cq { .. } => self.dead = Some(format!("{name}: its completion queue has overrun")),

@@ -10,8 +10,8 @@ use crate::state::{Objects, Verbs};
 
 /// A refusal as it is said of memory. One that is not for want of something says nothing of other peers.
 fn refused(e: &Error) -> Refusal {
-    let is_for_now = [libc::EAGAIN, libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
-    (e.call().unwrap_or(NO_DOMAIN.0), if is_for_now { e.errno() } else { NO_DOMAIN.1 })
+    let errno = if register::is_for_now(e.errno()) { e.errno() } else { NO_DOMAIN.1 };
+    (e.call().unwrap_or(NO_DOMAIN.0), errno)
 }
 
 /// The second queue pairs of a port.

@@ -23,7 +23,7 @@
 //! | `state` | [`Verbs`]: all that there is of a port |
 //! | `network` | [`below::Below`] by these |
 //! | `completions` | what is done with completions and events |
-//! | `status` | what a completion's status means |
+//! | `status` | what a completion's status means, and an error |
 
 mod address;
 mod bounces;

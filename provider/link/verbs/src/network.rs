@@ -47,6 +47,11 @@ impl Verbs {
         Ok(pair)
     }
 
+    /// An eighth of the completions that sends may have.
+    pub(crate) fn eighth(&self) -> usize {
+        self.half / 4
+    }
+
     /// Takes the credit of the request that is posted last to a queue pair, which that has until it is over;
     /// whether there are fewer queue pairs than `most`. The other credits are for what is under way.
     pub(crate) fn reserve(&mut self, most: usize) -> bool {
@@ -70,7 +75,7 @@ impl Verbs {
     /// A queue pair for a peer, and its address.
     fn make_offer(&mut self) -> Result<Offer, String> {
         // An eighth is of what has no completion of its own, one is not for accesses, and one is.
-        if !self.reserve(2 * self.half - 3 * (self.half / 4)) {
+        if !self.reserve(2 * self.half - 3 * self.eighth()) {
             return Err("its completion queue has no room for another peer".into());
         }
         let Verbs { objects, route, sizes, .. } = self;
@@ -139,7 +144,8 @@ impl Verbs {
         Ok(())
     }
 
-    /// A queue pair of a peer is in error, and with it the other one.
+    /// A queue pair of a peer is in error, and with it the other one. It is reported with `who`, or with what
+    /// the newest message is.
     pub(crate) fn fail(&mut self, number: u32, who: Option<u64>, why: String) {
         let Objects { pairs, seconds, .. } = &mut *self.objects;
         let (first, second) = seconds.both(number);
@@ -300,6 +306,9 @@ impl Below for Verbs {
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent> {
         let number = to.0 as u32;
         let id = self.connected(number)?;
+        // What has no completion of its own has its credit until a later one completes, which may never be:
+        // an eighth of them.
+        let is_scarce = self.credits <= 2 * self.half - self.eighth();
         let Objects { pairs, sends, .. } = &mut *self.objects;
         let Some(pair) = pairs.get_mut(number) else { return Err(NotSent::Busy) };
         if !pair.has_slot() || self.credits == 0 {
@@ -312,9 +321,7 @@ impl Below for Verbs {
             if !message.copy_to(&mut room[..total]) {
                 return Err(NotSent::Fault);
             }
-            // Without a completion of its own it has its credit until a later one completes, which may never
-            // be: an eighth of them. What is alone has to be known where requests are repeated.
-            let is_scarce = self.credits <= 2 * self.half - self.half / 4;
+            // What is alone has to be known where requests are repeated.
             let signal = pair.is_signal_due() || is_scarce || self.sizes.repeats;
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: total as u32, lkey: 0 };
             // SAFETY: inline, of memory that is there during the call.

@@ -17,6 +17,7 @@ use rdma_sys::{
 
 use crate::address::Address;
 use crate::memory::Memory;
+use crate::status::refused;
 
 /// What is compared: where in memory of whole pages, and how long. Packets have 4096 bytes at most.
 const OFF: usize = 100;
@@ -63,14 +64,9 @@ pub(crate) struct Probe {
     outcome: Option<Result<(), Refused>>,
 }
 
-fn refused(e: &rdma_sys::Error) -> Refused {
-    (e.call().unwrap_or("libibverbs"), e.errno())
-}
-
 impl Loop {
     fn new(pd: &Pd, own: &Own) -> Result<Loop, Refused> {
-        let wrong = |e: rdma_sys::Error| refused(&e);
-        let cq = Cq::new(pd.context(), 8, None, 0, 0).map_err(wrong)?;
+        let cq = Cq::new(pd.context(), 8, None, 0, 0).map_err(refused)?;
         let init = QpInit {
             max_send_wr: 2,
             max_recv_wr: 2,
@@ -79,14 +75,14 @@ impl Loop {
             max_inline: 0,
             signal_all: false,
         };
-        let make = || Qp::new(pd, &cq, &cq, None, init).map_err(wrong);
+        let make = || Qp::new(pd, &cq, &cq, None, init).map_err(refused);
         let pair = [make()?, make()?];
         // A stranger knows neither.
         let draw = || Address::draw_psn().map_err(|_| ("getrandom", libc::EAGAIN));
         let psns = [draw()?, draw()?];
         for (at, one) in pair.iter().enumerate() {
             let other = &pair[1 - at];
-            one.init(own.port, 0, Access::LOCAL_READ).map_err(wrong)?;
+            one.init(own.port, 0, Access::LOCAL_READ).map_err(refused)?;
             let ready = Ready {
                 qpn: other.number(),
                 psn: psns[1 - at],
@@ -100,7 +96,7 @@ impl Loop {
                 rnr_timer: 12,
             };
             let how = ToRts { psn: psns[at], ..HOW };
-            one.ready_to_receive(&ready).and_then(|()| one.ready_to_send(&how)).map_err(wrong)?;
+            one.ready_to_receive(&ready).and_then(|()| one.ready_to_send(&how)).map_err(refused)?;
         }
         let places = Memory::new(pd, 2, ROOM).map_err(|_| ("memory of a probe", libc::ENOMEM))?;
         let own = Memory::with(pd, 1, ROOM, Access::LOCAL_WRITE.and(Access::ON_DEMAND));
@@ -116,7 +112,7 @@ impl Loop {
     unsafe fn send(&self, from: ibv_sge, to: ibv_sge) -> Result<(), Refused> {
         const CALL: &str = "a transfer of memory on demand";
         // SAFETY: the caller's promise.
-        unsafe { self.pair[1].post_recv(0, &[to]) }.map_err(|e| refused(&e))?;
+        unsafe { self.pair[1].post_recv(0, &[to]) }.map_err(refused)?;
         let mut from = from;
         let mut request = ibv_send_wr {
             sg_list: &raw mut from,
@@ -126,11 +122,11 @@ impl Loop {
             ..Default::default()
         };
         // SAFETY: a list of one request with one piece; the caller's promise.
-        unsafe { self.pair[0].post_send(&mut request) }.map_err(|(_, e)| refused(&e))?;
+        unsafe { self.pair[0].post_send(&mut request) }.map_err(|(_, e)| refused(e))?;
         let until = Instant::now() + LONGEST;
         let (mut left, mut found) = (2, [ibv_wc::default(); 2]);
         while left > 0 {
-            let n = self.cq.poll(&mut found).map_err(|e| refused(&e))?;
+            let n = self.cq.poll(&mut found).map_err(refused)?;
             if found[..n].iter().any(|wc| wc.status != IBV_WC_SUCCESS) {
                 return Err((CALL, libc::EFAULT));
             }
@@ -201,8 +197,8 @@ impl Probe {
             && caps.per_transport_caps.rc_odp_caps & needs == needs;
         let outcome = if has { self.with(Loop::compare) } else { Err(("odp_caps", libc::EOPNOTSUPP)) };
         // What there was no room for may be found out later.
-        let is_for_now = |errno| [libc::EAGAIN, libc::ENOMEM, libc::ENOSPC].contains(&errno);
-        self.outcome = Some(outcome).filter(|found| !found.is_err_and(|(_, errno)| is_for_now(errno)));
+        let is_for_now = outcome.is_err_and(|(_, errno)| register::is_for_now(errno));
+        self.outcome = Some(outcome).filter(|_| !is_for_now);
         outcome
     }
 

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use hmem::registry::AdapterWrites;
 use hmem::{Caps, Span, registry};
-use rdma_sys::{Access, Bind, Dmabuf, Error, Mr, Mw, Pd, ibv_sge};
+use rdma_sys::{Access, Bind, Dmabuf, Mr, Mw, Pd, ibv_sge};
 use register::{Device, Uses, Way};
 
 use crate::probe::{Own, Probe};
+use crate::status::refused;
 
 /// Where the kernel lists the clients that know memory of other devices, and the module of one that older
 /// kernels do not list.
@@ -160,11 +161,6 @@ fn access(uses: Uses) -> Access {
             .and(of(uses.remote_read, Access::REMOTE_READ))
             .and(of(uses.remote_write, Access::REMOTE_WRITE)),
     }
-}
-
-/// The call that refused, and its errno.
-fn refused(e: Error) -> (&'static str, i32) {
-    (e.call().unwrap_or("libibverbs"), e.errno())
 }
 
 impl Device for Adapter {

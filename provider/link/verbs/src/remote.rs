@@ -40,12 +40,12 @@ impl Objects {
     /// Finds the means for memory of this side in an access that is not inline.
     fn find_local(
         &mut self,
-        who: u64,
+        op: u64,
         piece: &Piece,
         (domain, repeats): (Option<Domain>, bool),
     ) -> Result<Local, NotSent> {
         let (local, is_read) = (piece.local, piece.way == Way::Get);
-        let mut access = Access { op: who, ..Access::default() };
+        let mut access = Access { op, ..Access::default() };
         let in_domain = domain.as_ref().map(|domain| (domain.id, &domain.pd));
         let id = in_domain.map_or(0, |(id, _)| id);
         let uses = Uses { local_write: is_read, domain: id, ..Uses::default() };
@@ -354,9 +354,12 @@ impl Accesses<'_> {
     /// The queue pair that a key is for, and its domain if that is a peer's alone.
     fn pair_of(&self, piece: &Piece) -> Result<(u32, Option<Domain>), NotSent> {
         let (first, seconds) = (piece.at.0 as u32, &self.0.objects.seconds);
+        let which = piece.key & !u64::from(u32::MAX);
+        if which == 0 {
+            return Ok((first, None));
+        }
         self.0.connected(first)?;
-        match piece.key & !u64::from(u32::MAX) {
-            0 => Ok((first, None)),
+        match which {
             // The peer has connected it, as it says by another way.
             SECOND if seconds.is_awaited(first) => Err(NotSent::Busy),
             // What takes a receive, or is atomic, goes by the first one alone.
@@ -368,11 +371,11 @@ impl Accesses<'_> {
         }
     }
 
-    pub(crate) fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
+    pub(crate) fn access(&mut self, op: u64, piece: &Piece) -> Result<(), NotSent> {
         let (number, domain) = self.pair_of(piece)?;
         let id = self.0.connected(number)?;
         let has_slot = self.0.objects.pairs.get(number).is_some_and(|pair| pair.has_slot_for_access());
-        if !has_slot || self.0.credits <= self.0.half / 4 {
+        if !has_slot || self.0.credits <= self.0.eighth() {
             return Err(NotSent::Busy);
         }
         let (local, remote) = (piece.local, (piece.addr, piece.key as u32));
@@ -383,11 +386,11 @@ impl Accesses<'_> {
             if hmem::read(&[local], 0, &mut room[..local.len()]) < local.len() {
                 return Err(NotSent::Fault);
             }
-            let access = Some(Access { op: who, ..Access::default() });
+            let access = Some(Access { op, ..Access::default() });
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: local.len() as u32, lkey: 0 };
             Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
         } else {
-            self.0.objects.find_local(who, piece, (domain, self.0.sizes.repeats))?
+            self.0.objects.find_local(op, piece, (domain, self.0.sizes.repeats))?
         };
         let verb = match (piece.once, piece.way) {
             (Some(Once::Write(data)), _) => Verb::WriteWithData(remote, data),

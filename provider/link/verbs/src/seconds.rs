@@ -95,7 +95,7 @@ impl Seconds {
     }
 
     /// The number of the second queue pair with the peer of the first, if there is one.
-    pub(crate) fn second(&self, first: u32) -> Option<u32> {
+    fn second(&self, first: u32) -> Option<u32> {
         match self.stages.get(&first) {
             Some(Stage::Offered(second) | Stage::Connected(second)) => Some(*second),
             _ => None,
@@ -204,11 +204,10 @@ impl Seconds {
     /// The first queue pair of a peer is not used any more: the number of the second one, which is not to be
     /// either, and the registrations for that peer, which are to end.
     pub(crate) fn part(&mut self, first: u32) -> (Option<u32>, Vec<u64>) {
-        let Some(stage) = self.stages.remove(&first) else { return (None, Vec::new()) };
-        let second = match stage {
-            Stage::Offered(second) | Stage::Connected(second) => Some(second),
-            Stage::Wanted | Stage::Refused(..) => None,
-        };
+        let second = self.second(first);
+        if self.stages.remove(&first).is_none() {
+            return (None, Vec::new());
+        }
         if let Some(domain) = second.and_then(|second| self.domains.get_mut(&second)) {
             domain.first = None;
         }

@@ -1,4 +1,4 @@
-//! What the status of a completion means.
+//! What the status of a completion means, and what an error of a call is said to be.
 
 use rdma_sys as ibv;
 
@@ -34,6 +34,11 @@ pub(crate) fn is_own_memory(status: ibv::ibv_wc_status, is_first: bool) -> bool 
         ibv::IBV_WC_WR_FLUSH_ERR => is_first,
         _ => false,
     }
+}
+
+/// The call that refused, and its errno.
+pub(crate) fn refused(e: ibv::Error) -> (&'static str, i32) {
+    (e.call().unwrap_or("libibverbs"), e.errno())
 }
 
 #[cfg(test)]
