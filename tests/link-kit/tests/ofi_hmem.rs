@@ -7,6 +7,7 @@ mod accessed;
 #[path = "support/counted.rs"]
 mod counted;
 #[path = "support/duo.rs"]
+#[allow(dead_code, reason = "checks of memory of devices")]
 mod duo;
 #[path = "ofi_hmem/hostile.rs"]
 mod hostile;

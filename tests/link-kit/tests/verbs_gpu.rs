@@ -23,11 +23,9 @@ use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use below::Remote as _;
 use cuda_stand_in::driver::Driver;
 use engine::{Access, Reg, Rma};
 use hmem::{Kind, Span, registry};
-use link_api::Way;
 use link_kit::text;
 use stand_in::program::{self, Program};
 use testkit::{pattern, read, there, write};
@@ -35,7 +33,7 @@ use verbs::Verbs;
 
 use device::{open, set};
 use duo::Duo;
-use lone::{accesses, join, say};
+use lone::put_from;
 
 const LEN: usize = 200_000;
 /// Of memory that is freed and used again, with a GPU and over the stand-in.
@@ -106,37 +104,6 @@ fn exported(at: usize, len: usize, pcie: bool) -> String {
     }
 }
 
-/// Accesses, and bytes in frames, of a message, which arrives.
-fn send(duo: &mut Duo<Verbs>, src: Span, dst: Span) -> (u64, u64) {
-    duo.counts.take();
-    duo.send(&[src], &[dst]);
-    let [_, bytes, accesses, _] = duo.counts.take();
-    assert_eq!(duo.lent(), 0, "what is registered when it is over");
-    (accesses, bytes)
-}
-
-/// Has messages from a device's memory be accesses, where it is exported: the first ones go in frames.
-fn prepare(duo: &mut Duo<Verbs>, device: Span) {
-    let by_access = || {
-        duo.settle();
-        send(duo, device, Span::leak(device.len())).0 == 1
-    };
-    assert!(std::iter::repeat_with(by_access).take(100).any(|is_so| is_so), "100 messages in frames");
-}
-
-/// Writes from memory of a device to a peer's: what the path says of the ways to register it.
-fn written_from(device: Span) -> String {
-    let (mut owner, mut peer) = (open(), open());
-    let (at, to_owner) = join(&mut owner, &mut peer);
-    let theirs = Span::leak(device.len());
-    let lease = peer.lend(to_owner, theirs, Way::Put).expect("memory of the host");
-    say(&mut peer, to_owner, &mut owner);
-    let done = accesses(&mut owner, (Way::Put, at, lease.key, lease.base), device);
-    assert!(!done || text(&[theirs]) == text(&[device]), "the bytes of the device");
-    assert!(peer.end_lease(lease.number, true));
-    owner.registered()
-}
-
 #[test]
 fn each_kind_of_memory_is_exported_and_is_received_into_and_sent_from_by_its_dmabuf() {
     let driver = driver();
@@ -159,14 +126,14 @@ fn each_kind_of_memory_is_exported_and_is_received_into_and_sent_from_by_its_dma
         let (mut duo, device) = (Duo::new(open), span(at, LEN));
         let is_exported = registry::of(Kind::Cuda).export_dmabuf(at, LEN, false).is_ok();
         if is_exported {
-            prepare(&mut duo, device);
+            duo.send_until_accesses(|| device);
         }
         for seed in 0..3 {
             let host = duo::filled(LEN, seed);
-            let into = send(&mut duo, host, device);
+            let into = duo.counted_send(host, device);
             assert!(text(&[device]) == pattern(LEN, seed), "{name}: the bytes that were received");
             let back = Span::leak(LEN);
-            let from = send(&mut duo, device, back);
+            let from = duo.counted_send(device, back);
             assert!(text(&[back]) == pattern(LEN, seed), "{name}: the bytes that were sent");
             if seed == 2 {
                 println!("{name}, accesses and bytes in frames: received {into:?}, sent {from:?}");
@@ -174,10 +141,10 @@ fn each_kind_of_memory_is_exported_and_is_received_into_and_sent_from_by_its_dma
             }
         }
         let other = span(driver.alloc(LEN), LEN);
-        let between = send(&mut duo, device, other);
+        let between = duo.counted_send(device, other);
         assert!(text(&[other]) == pattern(LEN, 2), "{name}: the bytes that were sent to a device");
         println!("{name}, to a device: {between:?}");
-        println!("{name}: {}", written_from(device));
+        println!("{name}: {}", put_from(open(), open(), device).1);
         let path = duo.a.domain.ep_describe(duo.a.ep, duo.a.peer).expect("a path");
         println!("{name}, the path: {path}");
     }
@@ -246,7 +213,8 @@ fn memory_that_is_freed_and_used_again_is_what_is_received_into_and_sent_from() 
     let driver = driver();
     adapter();
     let mut duo = Duo::new(open);
-    prepare(&mut duo, span(driver.alloc(SHORT), SHORT));
+    let first = span(driver.alloc(SHORT), SHORT);
+    duo.send_until_accesses(|| first);
     let (host, back) = (Span::leak(SHORT), Span::leak(SHORT));
     let (mut last, mut again, mut by_dmabuf, mut sent) = (0, 0, 0, 0);
     let start = Instant::now();
@@ -256,9 +224,9 @@ fn memory_that_is_freed_and_used_again_is_what_is_received_into_and_sent_from() 
         again += u32::from(std::mem::replace(&mut last, at) == at);
         hmem::write(&[host], 0, &pattern(SHORT, seed));
         let device = span(at, SHORT);
-        by_dmabuf += send(&mut duo, host, device).0;
+        by_dmabuf += duo.counted_send(host, device).0;
         assert!(text(&[device]) == pattern(SHORT, seed), "round {seed}: the bytes of another one");
-        sent += send(&mut duo, device, back).0;
+        sent += duo.counted_send(device, back).0;
         assert!(text(&[back]) == pattern(SHORT, seed), "round {seed}: the bytes of another one, sent");
         driver.free(at);
     }

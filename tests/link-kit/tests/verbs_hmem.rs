@@ -20,6 +20,8 @@ mod support;
 mod apart;
 #[path = "verbs/lone.rs"]
 mod lone;
+#[path = "verbs_hmem/random.rs"]
+mod random;
 #[path = "verbs_hmem/scarce.rs"]
 mod scarce;
 
@@ -38,7 +40,7 @@ use verbs::{Options, Verbs};
 use apart::join_second;
 use device::{open, options, set};
 use duo::Duo;
-use lone::{accesses, happens, join, say};
+use lone::{accesses, happens, join, put_from, say};
 
 const LEN: usize = 200_000;
 
@@ -81,15 +83,6 @@ fn open_with(options: &Options) -> Verbs {
     verbs::open(options, std::net::Ipv4Addr::LOCALHOST.into()).expect("a device").0
 }
 
-/// A message from a device's memory, which arrives; how many accesses it took, and bytes in frames.
-fn send(duo: &mut Duo<Verbs>, src: Span, dst: Span) -> (u64, u64) {
-    duo.counts.take();
-    duo.send(&[src], &[dst]);
-    let [_, bytes, accesses, _] = duo.counts.take();
-    assert_eq!(duo.lent(), 0, "what is registered when it is over");
-    (accesses, bytes)
-}
-
 /// What the path says of memory that was to be lent, and whether it was.
 fn way_for_peers(options: &Options, src: Span) -> (bool, String) {
     let (mut owner, mut peer) = (open_with(options), open());
@@ -111,15 +104,7 @@ fn way_for_peers(options: &Options, src: Span) -> (bool, String) {
 
 /// What the path says of memory that this side was to write from, and whether it has.
 fn way(options: &Options, src: Span) -> (bool, String) {
-    let (mut owner, mut peer) = (open_with(options), open());
-    let (at, to_owner) = join(&mut owner, &mut peer);
-    let theirs = Span::leak(src.len());
-    let lease = peer.lend(to_owner, theirs, Way::Put).expect("memory of the host");
-    say(&mut peer, to_owner, &mut owner);
-    let done = accesses(&mut owner, (Way::Put, at, lease.key, lease.base), src);
-    assert!(!done || text(&[theirs]) == text(&[src]), "the bytes of the device");
-    assert!(peer.end_lease(lease.number, true));
-    (done, owner.registered())
+    put_from(open_with(options), open(), src)
 }
 
 /// What the driver and the adapter grant, and what the path says of it: a row of the table in docs/verbs.md.
@@ -214,7 +199,7 @@ fn a_message_of_a_device_whose_dmabuf_is_refused_goes_in_frames() {
     let src = filled(&driver(0), LEN, 3);
     let mut duo = Duo::new(open);
     for _ in 0..2 {
-        let (accesses, bytes) = send(&mut duo, src, Span::leak(LEN));
+        let (accesses, bytes) = duo.counted_send(src, Span::leak(LEN));
         assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");
     }
 }
@@ -237,7 +222,7 @@ fn is_never_stale(device: &str, client: bool, into: bool) {
         let (device, host) = (span(at, SHORT), Span::leak(SHORT));
         let (src, dst) = if into { (host, device) } else { (device, host) };
         hmem::write(&[src], 0, &pattern(SHORT, seed));
-        let (accesses, bytes) = send(&mut duo, src, dst);
+        let (accesses, bytes) = duo.counted_send(src, dst);
         assert!(accesses == 1 && bytes < 2_000, "{accesses} accesses, {bytes} bytes in frames");
         driver.free(at);
     }
@@ -317,7 +302,7 @@ fn into_device(ordering: i32, options: i32) -> (u64, u64, u64) {
     let dst = filled(&driver, LEN, 3);
     let mut duo = Duo::new(open);
     let before = driver.calls(c"cuFlushGPUDirectRDMAWrites");
-    let (accesses, bytes) = send(&mut duo, duo::filled(LEN, 4), dst);
+    let (accesses, bytes) = duo.counted_send(duo::filled(LEN, 4), dst);
     (accesses, bytes, driver.calls(c"cuFlushGPUDirectRDMAWrites") - before)
 }
 

@@ -4,6 +4,7 @@
 #[path = "../support/counted.rs"]
 mod counted;
 #[path = "../support/duo.rs"]
+#[allow(dead_code, reason = "checks of memory of devices")]
 mod duo;
 #[path = "../support/fake.rs"]
 mod fake;

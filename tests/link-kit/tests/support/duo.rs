@@ -101,6 +101,25 @@ impl<F: Below> Duo<F> {
         assert!(link_kit::text(dst)[..len] == link_kit::text(src)[..], "{len} bytes");
     }
 
+    /// A message, which arrives, and leaves nothing registered: how many accesses it took, and bytes in frames.
+    pub fn counted_send(&mut self, src: Span, dst: Span) -> (u64, u64) {
+        self.counts.take();
+        self.send(&[src], &[dst]);
+        let [_, bytes, accesses, _] = self.counts.take();
+        assert_eq!(self.lent(), 0, "what is registered when it is over");
+        (accesses, bytes)
+    }
+
+    /// Has messages from a device's memory be accesses, where it is exported: the first ones go in frames.
+    pub fn send_until_accesses(&mut self, src: impl Fn() -> Span) {
+        let by_access = || {
+            self.settle();
+            let src = src();
+            self.counted_send(src, Span::leak(src.len())).0 == 1
+        };
+        assert!(std::iter::repeat_with(by_access).take(100).any(|is_so| is_so), "100 messages in frames");
+    }
+
     /// Waits until nothing is said any more.
     pub fn settle(&mut self) {
         for _ in 0..50 {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use below::{Below, Dest, Did, Message, NotSent, Piece, Poll, Remote};
 use hmem::Span;
 use link_api::Way;
+use link_kit::text;
 use verbs::Verbs;
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -48,4 +49,16 @@ pub fn accesses(by: &mut Verbs, (way, at, key, addr): (Way, Dest, u64, u64), loc
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Writes from memory to a peer's: whether that was done, and what the path says of the ways to register it.
+pub fn put_from(mut owner: Verbs, mut peer: Verbs, src: Span) -> (bool, String) {
+    let (at, to_owner) = join(&mut owner, &mut peer);
+    let theirs = Span::leak(src.len());
+    let lease = peer.lend(to_owner, theirs, Way::Put).expect("memory of the host");
+    say(&mut peer, to_owner, &mut owner);
+    let done = accesses(&mut owner, (Way::Put, at, lease.key, lease.base), src);
+    assert!(!done || text(&[theirs]) == text(&[src]), "the bytes of the memory");
+    assert!(peer.end_lease(lease.number, true));
+    (done, owner.registered())
 }

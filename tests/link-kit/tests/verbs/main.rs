@@ -9,6 +9,7 @@ mod support;
 #[path = "../support/counted.rs"]
 mod counted;
 #[path = "../support/duo.rs"]
+#[allow(dead_code, reason = "checks of memory of devices")]
 mod duo;
 #[path = "../support/node.rs"]
 mod node;
@@ -20,6 +21,7 @@ mod data;
 mod device;
 mod faults;
 mod idle;
+#[allow(dead_code, reason = "a check of memory of devices")]
 mod lone;
 mod on_demand;
 mod once;

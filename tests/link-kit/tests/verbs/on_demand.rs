@@ -217,10 +217,10 @@ fn change(what: Change, at: usize) {
 fn pages_change(time: Duration) {
     let mut both = Both::new("sv0");
     let at = map(None).expect("memory");
-    let (tell, told) = mpsc::channel();
+    let (changes, asked) = mpsc::channel();
     let (say, said) = mpsc::channel();
     let other = thread::spawn(move || {
-        for what in told {
+        for what in asked {
             change(what, at);
             say.send(()).expect("the other thread");
         }
@@ -229,7 +229,7 @@ fn pages_change(time: Duration) {
     let start = Instant::now();
     for (seed, what) in (0usize..).step_by(2).zip(all.iter().cycle()) {
         both.exchange(part(at), seed % 251);
-        tell.send(*what).expect("the other thread");
+        changes.send(*what).expect("the other thread");
         if matches!(what, Change::Unmap) {
             // The other thread may be in munmap(2) still.
             while map(Some(at)).is_none() {
@@ -242,7 +242,7 @@ fn pages_change(time: Duration) {
             break;
         }
     }
-    drop(tell);
+    drop(changes);
     other.join().expect("the other thread");
     assert_eq!(both.by.registered(), "System by on demand");
 }

@@ -7,16 +7,11 @@ use std::time::{Duration, Instant};
 use below::{Below as _, Dest, Remote as _};
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, FrameLink as _, Gone, Link as _};
-use proptest::prelude::*;
-use proptest::strategy::ValueTree as _;
-use proptest::test_runner::TestRunner;
 use wire::session::{Control, JobKey};
 
 use super::*;
 use crate::duo::filled as host;
 use crate::duo::link_with;
-
-const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 /// How many there are of what is made and ended by these calls.
 fn left(made: &CStr, ended: &CStr) -> u64 {
@@ -32,7 +27,7 @@ pub fn domains() -> u64 {
 }
 
 /// Registrations, by either way.
-fn registrations() -> u64 {
+pub fn registrations() -> u64 {
     ibv(c"ibv_reg_mr") + ibv(c"ibv_reg_dmabuf_mr") - ibv(c"ibv_dereg_mr")
 }
 
@@ -63,19 +58,15 @@ pub fn turn(duo: &mut Duo<Verbs>) {
 /// A message in frames, by which the second queue pair is made, which those behind it go by before long.
 fn prepare(duo: &mut Duo<Verbs>, driver: &Driver) {
     let (before, made) = (pairs(), domains());
-    let (accesses, bytes) = send(duo, filled(driver, LEN, 1), Span::leak(LEN));
+    let (accesses, bytes) = duo.counted_send(filled(driver, LEN, 1), Span::leak(LEN));
     assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");
-    let by_access = || {
-        duo.settle();
-        send(duo, filled(driver, LEN, 1), Span::leak(LEN)).0 == 1
-    };
-    assert!(std::iter::repeat_with(by_access).take(100).any(|is_so| is_so), "100 messages in frames");
+    duo.send_until_accesses(|| filled(driver, LEN, 1));
     assert_eq!((pairs() - before, domains() - made), (2, 2), "queue pairs and domains of both ends");
 }
 
 /// The message arrives by one access, and no frame has a byte of it.
 pub fn is_one_access(duo: &mut Duo<Verbs>, src: Span, dst: Span) {
-    let (accesses, bytes) = send(duo, src, dst);
+    let (accesses, bytes) = duo.counted_send(src, dst);
     assert!(accesses == 1 && bytes < 2_000, "{accesses} accesses, {bytes} bytes in frames");
 }
 
@@ -289,7 +280,7 @@ fn is_refused(call: &CStr, nth: u64, said: &str) {
     let before = (pairs(), domains());
     fail(call, nth, libc::ENOMEM);
     for seed in 0..12 {
-        let (accesses, bytes) = send(&mut duo, filled(&driver, LEN, seed), filled(&driver, LEN, 50));
+        let (accesses, bytes) = duo.counted_send(filled(&driver, LEN, seed), filled(&driver, LEN, 50));
         assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");
         duo.settle();
     }
@@ -468,103 +459,4 @@ fn registered_memory_of_a_device_is_accessed_by_its_dmabuf_on_a_small_device() {
 #[test]
 fn registered_memory_of_a_device_is_accessed_by_its_dmabuf_where_queues_are_short() {
     is_accessed("sv0:cqe=64,srqwr=16,wr=8,mtu=256");
-}
-
-/// What is done between closings, which may come at any time: from or into a device at each end, or not.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Message(usize, bool, bool),
-    Back(usize, bool, bool),
-    Write(usize, bool),
-    Read(usize, bool),
-    /// So many polls in which nothing is asked.
-    Idle(usize),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let len = || prop_oneof![1..600usize, 10_000..100_000usize, 64_000..100_000usize];
-    let one = prop_oneof![
-        (len(), any::<bool>(), any::<bool>()).prop_map(|(len, from, into)| Step::Message(len, from, into)),
-        (len(), any::<bool>(), any::<bool>()).prop_map(|(len, from, into)| Step::Back(len, from, into)),
-        (len(), any::<bool>()).prop_map(|(len, device)| Step::Write(len, device)),
-        (len(), any::<bool>()).prop_map(|(len, device)| Step::Read(len, device)),
-        (0..300usize).prop_map(Step::Idle),
-    ];
-    proptest::collection::vec(one, 1..40)
-}
-
-fn run(duo: &mut Duo<Verbs>, driver: &Driver, memory: Span, steps: &[Step]) {
-    let to = duo.a.peer;
-    for (seed, step) in steps.iter().enumerate() {
-        match *step {
-            Step::Message(len, from, into) => {
-                duo.send(&[local(driver, from, len, seed)], &[local(driver, into, len, 99)]);
-            }
-            Step::Back(len, from, into) => {
-                turn(duo);
-                duo.send(&[local(driver, from, len, seed)], &[local(driver, into, len, 99)]);
-                turn(duo);
-            }
-            Step::Write(len, device) => {
-                let from = [local(driver, device, len, seed)];
-                duo.post(|a| a.domain.rma(a.ep, &write(to, &from, &[there(0, len, 9)], 1)));
-                assert_eq!(duo.complete(1, 0).0[0].err, None);
-                assert!(text(&[memory])[..len] == pattern(len, seed));
-            }
-            Step::Read(len, device) => {
-                let into = [local(driver, device, len, 99)];
-                duo.post(|a| a.domain.rma(a.ep, &read(to, &into, &[there(0, len, 9)], 1)));
-                assert_eq!(duo.complete(1, 0).0[0].err, None);
-                assert!(text(&into) == text(&[memory])[..len]);
-            }
-            Step::Idle(polls) => {
-                for _ in 0..polls {
-                    assert!(duo.a.next().is_none() && duo.b.next().is_none());
-                }
-            }
-        }
-    }
-}
-
-fn nothing_is_lost(device: &str, idle: Option<Duration>) {
-    set(device, &[]);
-    let driver = driver(2);
-    // What is refused while a device looks for how much goes inline.
-    drop(open());
-    let refused = 3 * pairs();
-    let mut duo = Duo::linked(|counts| link_with(open(), counts, |options| options.idle = idle));
-    let memory = filled(&driver, 100_000, 1);
-    duo.b.domain.mr_reg(&Reg { iov: &[memory], access: BOTH, key: Some(9) }).expect("a key");
-    let (mut by_device, ended, mut runner) = (0, ibv(c"ibv_dealloc_pd"), TestRunner::default());
-    for n in 1..=16 {
-        let all = steps().new_tree(&mut runner).expect("steps").current();
-        run(&mut duo, &driver, memory, &all);
-        by_device += duo.counts.take()[2];
-        // Where all is quick nothing may have been idle for so long.
-        let start = Instant::now();
-        while idle.is_some() && n % 4 == 0 && domains() > 2 {
-            assert!(start.elapsed() < Duration::from_secs(30), "it is not closed");
-            duo.settle();
-        }
-    }
-    assert!(by_device > 0, "accesses by the device");
-    let closed = ibv(c"ibv_dealloc_pd") - ended;
-    assert!(idle.is_none() || closed >= 4, "{closed} domains were given back");
-    drop(duo);
-    assert_eq!((pairs(), domains(), registrations()), (refused, 0, 0), "what is left");
-}
-
-#[test]
-fn nothing_is_lost_between_devices() {
-    nothing_is_lost("sv0", None);
-}
-
-#[test]
-fn nothing_is_lost_between_devices_where_connections_are_closed_at_any_time() {
-    nothing_is_lost("sv0", Some(Duration::from_micros(100)));
-}
-
-#[test]
-fn nothing_is_lost_between_devices_on_a_small_device() {
-    nothing_is_lost("sv0:nosrq,inline=16,sge=1,reads=1", Some(Duration::from_millis(1)));
 }

@@ -145,7 +145,7 @@ fn a_driver_that_repeats_requests_has_messages_of_devices_go_in_frames() {
     let (driver, mut duo) = (driver(2), Duo::new(open));
     let before = (pairs(), domains());
     for seed in 0..6 {
-        let (accesses, bytes) = send(&mut duo, filled(&driver, LEN, seed), filled(&driver, LEN, 50));
+        let (accesses, bytes) = duo.counted_send(filled(&driver, LEN, seed), filled(&driver, LEN, 50));
         assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");
         duo.settle();
         turn(&mut duo);
