@@ -418,6 +418,19 @@ int strait_stream_wait(struct strait_stream *endpoint, void *stream, uint32_t si
 int strait_stream_acknowledge(struct strait_stream *endpoint, void *stream, uint32_t signal);
 
 /*
+ Queues the acknowledgement of a signal that was waited for, and a put behind it: what
+ strait_stream_acknowledge and strait_stream_put do, of which a kernel between two devices does both. It is in
+ the stream of sends and puts.
+
+ # Safety
+ As of strait_stream_put.
+ */
+int strait_stream_acknowledge_and_put(struct strait_stream *endpoint,
+                                      void *stream,
+                                      uint32_t signal,
+                                      const struct strait_stream_transfer *what);
+
+/*
  Makes a list with room for `entries` operations. A message takes one for each slot that it fills. -EBUSY:
  62 lists of the endpoint are open, as many as there can be.
 

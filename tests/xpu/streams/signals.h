@@ -36,6 +36,8 @@ static void puts_answer(gpu &g, bool leads)
 					OK(strait_stream_list_run_on_cpu(l));
 				else if (l == again && replayed)
 					cu("cuGraphLaunch", replayed, g.stream);
+				else if (l == again)
+					OK(strait_stream_acknowledge_and_put(s, g.stream, 2, &put));
 				else
 					OK(strait_stream_list_run(l, g.stream));
 				g.end_of_stream();
@@ -189,7 +191,8 @@ static void puts_end(gpu &g, bool leads)
 	cu("cuMemFree_v2", out);
 }
 
-/* Over the stand-in: one launch for a put of any length, with the acknowledgement before it. */
+/* Over the stand-in: one launch for a put of any length, with the acknowledgement before it. Of the two nothing is queued if either is
+ * refused. */
 static void puts_launch(gpu &g)
 {
 	auto calls = (uint64_t (*)(const char *))dlsym(RTLD_DEFAULT, "stand_in_calls");
@@ -211,10 +214,20 @@ static void puts_launch(gpu &g)
 		CHECK(calls("cuLaunchKernel") == before + 1);
 		OK(strait_stream_wait(s, g.stream, 3));
 		CHECK(calls("cuLaunchKernel") == before + 2);
+		OK(strait_stream_acknowledge_and_put(s, g.stream, 3, &put));
+		CHECK(calls("cuLaunchKernel") == before + 3);
+		OK(strait_stream_wait(s, g.stream, 3));
 		g.end_of_stream();
 		OK(strait_stream_list_close(l));
 	}
-	CHECK(failed(s).code == 0);
+	const strait_stream_transfer outside = transfer_of((void *)memory, 2, region, length - 1, 3);
+	uint64_t puts = 0, waits = 0, after = 0;
+	OK(strait_stream_executed(s, &puts, &waits));
+	REFUSED(EINVAL, strait_stream_acknowledge_and_put(s, g.stream, 3, &outside));
+	REFUSED(EINVAL, strait_stream_acknowledge_and_put(s, g.stream, 99999, &outside));
+	g.end_of_stream();
+	OK(strait_stream_executed(s, &after, &waits));
+	CHECK(after == puts && failed(s).code == 0);
 	together();
 	OK(strait_stream_close(s));
 	cu("cuMemFree_v2", memory);

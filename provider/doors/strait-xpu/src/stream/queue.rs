@@ -114,3 +114,26 @@ pub unsafe extern "C" fn strait_stream_acknowledge(
     // SAFETY: the program's promise.
     guard(|| unsafe { queue(endpoint, stream, false, |l| l.acknowledge(signal)) })
 }
+
+/// Queues the acknowledgement of a signal that was waited for, and a put behind it: what
+/// strait_stream_acknowledge and strait_stream_put do, of which a kernel between two devices does both. It is in
+/// the stream of sends and puts.
+///
+/// # Safety
+/// As of strait_stream_put.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_stream_acknowledge_and_put(
+    endpoint: *mut strait_stream,
+    stream: *mut c_void,
+    signal: u32,
+    what: *const strait_stream_transfer,
+) -> c_int {
+    // SAFETY: the program's promise.
+    guard(|| unsafe {
+        let what = transfer(what)?;
+        queue(endpoint, stream, true, |l| {
+            l.acknowledge(signal)?;
+            l.put(&what)
+        })
+    })
+}
