@@ -407,7 +407,8 @@ static void sizes(bool leads, unsigned turns, size_t most)
 	for (size_t length : lengths) {
 		if (length > c.most)
 			break;
-		const unsigned count = length <= 65536 ? 40 : length <= 2 << 20 ? 10 : 4;
+		/* The two sides do not begin at the same time: that is of the first one. */
+		const unsigned count = length <= 65536 ? 40 : !c.held.timed ? 10 : length <= 2 << 20 ? 40 : 15;
 		c.capture(length, length <= 65536 ? 20 : 1);
 		std::vector<std::vector<double>> took(c.ways.size());
 		/* One turn of each before those that count. */
