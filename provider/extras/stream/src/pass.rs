@@ -13,9 +13,9 @@
 //! it has found (1: nothing, 2: a failure; the last block of the kernel clears it).
 //!
 //! A sender raises no flag if the endpoint has failed, and finds that out behind its copy: what is in a slot
-//! without its flag is no message. A receiver finds it out before it copies. What copies nothing, as a wait for
-//! a signal or its acknowledgement, looks once: each load takes a microsecond. A wait of over [`UNSAID`] polls
-//! is said in the lane's words, for the watchdog. That an execution has ended is said behind the error word.
+//! without its flag is no message. A receiver finds it out before it copies. What copies nothing, as a wait
+//! for a signal, looks once: a load takes a microsecond. A wait of over [`UNSAID`] polls is said in the
+//! lane's words, for the watchdog. That an execution has ended is said behind the error word.
 
 use std::fmt::Write as _;
 

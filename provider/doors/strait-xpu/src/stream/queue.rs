@@ -116,8 +116,8 @@ pub unsafe extern "C" fn strait_stream_acknowledge(
 }
 
 /// Queues the acknowledgement of a signal that was waited for, and a put behind it: what
-/// strait_stream_acknowledge and strait_stream_put do, of which a kernel between two devices does both. It is in
-/// the stream of sends and puts.
+/// strait_stream_acknowledge and strait_stream_put do, which is one kernel between two devices. It is in the
+/// stream of sends and puts.
 ///
 /// # Safety
 /// As of strait_stream_put.

@@ -1,5 +1,5 @@
-//! All orders of two sides that put to each other: the kernel of a put has the acknowledgement of the put that it
-//! answers, too.
+//! All orders of two sides that put to each other: the kernel of a put has the acknowledgement of the put that
+//! it answers, too.
 
 use super::*;
 
@@ -26,65 +26,70 @@ struct Answers {
     memory: [usize; 2],
     errors: [bool; 2],
     watchdog: usize,
+    /// What the kernel that waits has found in the error word when it began.
+    looked: [bool; 2],
     /// The put, and: its kernel begins; waits; is about to look at the error word; to copy; to raise; to
     /// acknowledge late; the kernel behind it waits; the program reads; still does.
     sides: [(usize, u8); 2],
 }
 
 impl Answers {
-    fn step(&self, twin: AnswerTwin, side: usize) -> Result<Option<Answers>, Fault> {
+    /// What comes of the next step of a side. A kernel may have looked before the failure.
+    fn step(&self, twin: AnswerTwin, side: usize) -> Result<Vec<Answers>, Fault> {
         let ((put, at), other, failed) = (self.sides[side], 1 - side, self.errors[side]);
         if put == PUTS {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         // The program has found the signal, and no failure.
         if at >= 7 && self.memory[side] != put {
             return Err(Fault::Misread);
         }
-        let mut s = self.clone();
-        let next = match at {
-            0 => {
-                let begins = ![AnswerTwin::WaitAcknowledges, AnswerTwin::AcknowledgesLate].contains(&twin);
-                s.credits[other] |= put > 0 && !failed && begins;
-                (put, 1)
-            }
-            1 if self.credits[side] => {
-                s.credits[side] = false;
-                (put, 2)
-            }
-            1 if failed => (put, if twin == AnswerTwin::CopiesAlways { 3 } else { 6 }),
-            2 => (put, if failed { 6 } else { 3 }),
-            3 => {
-                s.memory[other] = put;
-                (put, 4)
-            }
-            4 => {
-                s.signals[other] |= !failed;
-                (put, 5)
-            }
-            5 => {
-                s.credits[other] |= put > 0 && twin == AnswerTwin::AcknowledgesLate;
-                (put, 6)
-            }
-            6 if failed => (put + 1, 0),
-            6 if self.signals[side] => {
+        let mut after = Vec::new();
+        let mut go = |next: (usize, u8), change: &dyn Fn(&mut Answers)| {
+            let mut s = self.clone();
+            s.sides[side] = next;
+            s.looked[side] = next.1 == 6 && failed;
+            change(&mut s);
+            after.push(s);
+        };
+        let begins = ![AnswerTwin::WaitAcknowledges, AnswerTwin::AcknowledgesLate].contains(&twin);
+        match at {
+            0 => go((put, 1), &|s| s.credits[other] |= put > 0 && !failed && begins),
+            1 if failed => go((put, if twin == AnswerTwin::CopiesAlways { 3 } else { 6 }), &|_| ()),
+            2 => go((put, if failed { 6 } else { 3 }), &|_| ()),
+            3 => go((put, 4), &|s| s.memory[other] = put),
+            4 => go((put, 5), &|s| s.signals[other] = true),
+            5 => go((put, 6), &|s| s.credits[other] |= put > 0 && twin == AnswerTwin::AcknowledgesLate),
+            6 if failed => go((put + 1, 0), &|_| ()),
+            7 => go((put, 8), &|_| ()),
+            8 => go((put + 1, 0), &|_| ()),
+            _ => {}
+        }
+        match at {
+            1 if self.credits[side] => go((put, 2), &|s| s.credits[side] = false),
+            4 if failed => go((put, 5), &|_| ()),
+            6 if self.signals[side] && !self.looked[side] => go((put, 7), &|s| {
                 s.signals[side] = false;
                 s.credits[other] |= twin == AnswerTwin::WaitAcknowledges;
-                (put, 7)
-            }
-            7 => (put, 8),
-            8 => (put + 1, 0),
-            _ => return Ok(None),
-        };
-        s.sides[side] = next;
-        Ok(Some(s))
+            }),
+            _ => {}
+        }
+        Ok(after)
     }
 }
 
 /// All orders of both sides and of a watchdog that fails the endpoint of that side at any time.
 fn explore_answers(twin: AnswerTwin, fails: Option<usize>) -> Result<usize, Fault> {
     let (errors, memory, sides) = ([false; 2], [PUTS; 2], [(0, 0); 2]);
-    let begin = Answers { credits: [true; 2], signals: [false; 2], memory, errors, watchdog: 0, sides };
+    let begin = Answers {
+        credits: [true; 2],
+        signals: [false; 2],
+        memory,
+        errors,
+        watchdog: 0,
+        looked: [false; 2],
+        sides,
+    };
     let steps = |state: &Answers| {
         let both = (0..2).map(|side| state.step(twin, side)).collect::<Result<Vec<_>, _>>();
         both.map(|all| all.into_iter().flatten().collect())
