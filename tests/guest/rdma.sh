@@ -205,20 +205,26 @@ check_verbs_down() (
     report "a port that was down is used" $status /tmp/d/log.?
 )
 
-# Both ends in one thread: times by the clock, which counts instructions, the kernel's too.
+# Both ends in one thread: times by the clock, which counts instructions, the kernel's too. UCX connects by UD, of which it takes nothing
+# here where it compares destination addresses. Of libibverbs no long messages.
 check_ends() (
     local type provider links status=0
+    local what=(200 ping 64 ping 65536 ping 1048576 write 8)
     fresh
     while read -r type provider links; do
         export NODE=$address FI_STRAIT_LINKS=$links
         if [ "$provider" = strait ]; then FI_PROVIDER='strait,verbs;strait'; else FI_PROVIDER=verbs; fi
         echo "$type $provider $links"
-        timeout -s KILL 20 ends "$provider" "$type" 200 ping 64 ping 65536 ping 1048576 write 8 2>&1 || status=$?
+        timeout -s KILL 20 ends "$provider" "$type" "${what[@]}" put 8 2>&1 || status=$?
     done << 'WAYS'
 msg verbs
 rdm verbs;ofi_rxm
 rdm strait verbs
 WAYS
+    echo "libibverbs"
+    timeout -s KILL 20 ends_verbs 200 ping 64 write 8 put 8 2>&1 || status=$?
+    echo "UCX rc"
+    UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n timeout -s KILL 20 ends_ucp "${what[@]}" 2>&1 || status=$?
     report "both ends in one thread" $status /dev/null
 )
 
@@ -330,6 +336,24 @@ check_many() {
     timeout -s KILL 200 many 1000 > /tmp/d/log 2>&1 || status=$?
     report "1000 pairs of queue pairs: a message of each" $status /tmp/d/log
 }
+
+# 256 peers of one endpoint, and 1 024 connections of 64 endpoints, all of one process: connecting and memory. The layer rxm has queues that
+# a completion queue of soft RDMA holds.
+check_peers() (
+    local provider status=0 many
+    export NODE=$address FI_STRAIT_LINKS=verbs FI_OFI_RXM_{,MSG_}{RX,TX}_SIZE=16
+    fresh
+    ulimit -n 20000
+    for many in '1 256' '32 32'; do
+        for provider in strait 'verbs;ofi_rxm'; do
+            if [ "$provider" = strait ]; then FI_PROVIDER='strait,verbs;strait'; else FI_PROVIDER=verbs; fi
+            echo "$provider $many"
+            # shellcheck disable=SC2086
+            FI_UNIVERSE_SIZE=${many#* } timeout -s KILL 100 peers "$provider" $many 2>&1 || status=$?
+        done
+    done
+    report "many peers of an endpoint" $status /dev/null
+)
 
 # In place of ssh, for Open MPI's launcher: HOST COMMAND..., which the other guest finds where both meet, and runs.
 put_agent() {

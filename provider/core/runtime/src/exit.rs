@@ -135,8 +135,8 @@ fn settle_all(most: Duration) {
     forget(hosts);
 }
 
-/// How far each is when all have settled, or when the time is over. One that has settled is asked again with the
-/// others: what another one waits for may be its answer.
+/// How far each is when all have settled, or when the time is over. One that has settled is asked again with
+/// the others: what another one waits for may be its answer.
 fn settle_each(hosts: &[Arc<dyn Settles>], most: Duration, start: Instant) -> Vec<Settled> {
     let mut found = vec![Settled::Not; hosts.len()];
     let mut nap = *NAPS.start();
