@@ -31,7 +31,7 @@ struct end {
 struct message {
 	struct fi_context2 context;
 	unsigned char bytes[LEN];
-	int is_done;
+	int is_posted, is_done;
 };
 
 static struct fid_fabric *fabric;
@@ -110,18 +110,26 @@ static double exchange(int round)
 
 		memset(taken[i].bytes, 0, LEN);
 		memset(sent[i].bytes, i * 7 + round, LEN);
-		sent[i].is_done = taken[i].is_done = 0;
+		sent[i].is_posted = sent[i].is_done = taken[i].is_done = 0;
 		/* The tag has the sender. */
 		CHECK(fi_trecv(e->ep, taken[i].bytes, LEN, NULL, FI_ADDR_UNSPEC, i / to, 0, &taken[i]));
 	}
 	begun = now();
-	for (int i = 0; i < from * to; i++) {
-		struct end *e = &ends[i / to];
-		long rc;
+	/* One that finds its peer not connected yet has the others begin. */
+	for (int left = from * to; left;) {
+		for (int i = 0; i < from * to; i++) {
+			struct end *e = &ends[i / to];
+			long rc = -FI_EAGAIN;
 
-		while ((rc = fi_tsend(e->ep, sent[i].bytes, LEN, NULL, e->peers[i % to], i / to, &sent[i])) == -FI_EAGAIN)
-			progress();
-		CHECK(rc);
+			if (!sent[i].is_posted)
+				rc = fi_tsend(e->ep, sent[i].bytes, LEN, NULL, e->peers[i % to], i / to, &sent[i]);
+			if (rc == -FI_EAGAIN)
+				continue;
+			CHECK(rc);
+			sent[i].is_posted = 1;
+			left--;
+		}
+		progress();
 	}
 	for (int i = 0; i < from * to; i++) {
 		while (!sent[i].is_done || !taken[i].is_done)
