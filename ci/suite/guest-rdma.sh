@@ -34,7 +34,6 @@ put_share() {
     last=(-L"$LIBFABRIC/lib" -lfabric)
     build talk hosts/talk.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
     build ends rdma/ends.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
-    build peers rdma/peers.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
     last=(-libverbs)
     build ways rdma/ways.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
     build ends_verbs rdma/ends_verbs.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror

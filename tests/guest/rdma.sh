@@ -337,24 +337,6 @@ check_many() {
     report "1000 pairs of queue pairs: a message of each" $status /tmp/d/log
 }
 
-# 256 peers of one endpoint, and 1 024 connections of 64 endpoints, all of one process: connecting and memory. The layer rxm has queues that
-# a completion queue of soft RDMA holds.
-check_peers() (
-    local provider status=0 many
-    export NODE=$address FI_STRAIT_LINKS=verbs FI_OFI_RXM_{,MSG_}{RX,TX}_SIZE=16
-    fresh
-    ulimit -n 20000
-    for many in '1 256' '32 32'; do
-        for provider in strait 'verbs;ofi_rxm'; do
-            if [ "$provider" = strait ]; then FI_PROVIDER='strait,verbs;strait'; else FI_PROVIDER=verbs; fi
-            echo "$provider $many"
-            # shellcheck disable=SC2086
-            FI_UNIVERSE_SIZE=${many#* } timeout -s KILL 100 peers "$provider" $many 2>&1 || status=$?
-        done
-    done
-    report "many peers of an endpoint" $status /dev/null
-)
-
 # In place of ssh, for Open MPI's launcher: HOST COMMAND..., which the other guest finds where both meet, and runs.
 put_agent() {
     cat > /tmp/agent << 'AGENT'
