@@ -206,7 +206,7 @@ check_verbs_down() (
 )
 
 # Both ends in one thread: times by the clock, which counts instructions, the kernel's too. UCX connects by UD, of which it takes nothing
-# here where it compares destination addresses. Of libibverbs no long messages.
+# here where it compares destination addresses.
 check_ends() (
     local type provider links status=0
     local what=(200 ping 64 ping 65536 ping 1048576 write 8)
@@ -222,7 +222,7 @@ rdm verbs;ofi_rxm
 rdm strait verbs
 WAYS
     echo "libibverbs"
-    timeout -s KILL 20 ends_verbs 200 ping 64 write 8 put 8 2>&1 || status=$?
+    timeout -s KILL 20 ends_verbs 200 ping 64 ping 65536 write 8 put 8 2>&1 || status=$?
     echo "UCX rc"
     UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n timeout -s KILL 20 ends_ucp "${what[@]}" 2>&1 || status=$?
     report "both ends in one thread" $status /dev/null
