@@ -373,7 +373,8 @@ class Endpoint(_Moves):
 
     def put(self, of, region, offset=0, signal=None, stream=None, acknowledge=None):
         """Queues a put into the peer's registration, and the signal behind it; with `acknowledge`, first that the peer may put with
-        that signal again."""
+        that signal again: before the bytes are read, which are to be outside the memory that the peer puts to then. The stream is
+        behind the wait for that signal and behind what uses what it brought; EBUSY while another stream has a wait."""
         if acknowledge is None:
             self._transfer("put", stream, of, region, offset, signal, False)
         else:
