@@ -317,9 +317,10 @@ int strait_stream_query(struct strait_stream *endpoint, struct strait_stream_pat
 int strait_stream_failed(struct strait_stream *endpoint, struct strait_stream_failure *failure);
 
 /*
- How many calls without a list streams have executed: `sends` of strait_stream_send and strait_stream_put,
- `receives` of strait_stream_receive, strait_stream_get, strait_stream_wait and
- strait_stream_acknowledge. After a failure streams pass these calls, and they count.
+ How many calls without a list streams have executed: `sends` of strait_stream_send, strait_stream_put and
+ strait_stream_acknowledge_and_put, `receives` of strait_stream_receive, strait_stream_get,
+ strait_stream_wait and strait_stream_acknowledge. After a failure streams pass these calls, and they
+ count.
 
  # Safety
  `endpoint` is open; `sends` and `receives` are NULL or valid for a write.
@@ -416,6 +417,21 @@ int strait_stream_wait(struct strait_stream *endpoint, void *stream, uint32_t si
  As of strait_stream_wait.
  */
 int strait_stream_acknowledge(struct strait_stream *endpoint, void *stream, uint32_t signal);
+
+/*
+ Queues the acknowledgement of a signal that was waited for, and a put behind it, which is one kernel
+ between two devices. It is in the stream of sends and puts, which is to be behind the wait and behind what
+ uses the memory that the peer may put to again. -EBUSY: another stream has not executed a receive, get,
+ wait or acknowledgement. The acknowledgement is raised before the put's bytes are read: the peer may
+ overwrite them if they are in memory that it puts to with that signal.
+
+ # Safety
+ As of strait_stream_put.
+ */
+int strait_stream_acknowledge_and_put(struct strait_stream *endpoint,
+                                      void *stream,
+                                      uint32_t signal,
+                                      const struct strait_stream_transfer *what);
 
 /*
  Makes a list with room for `entries` operations. A message takes one for each slot that it fills. -EBUSY:

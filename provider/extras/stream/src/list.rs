@@ -35,6 +35,8 @@ pub struct List {
     pub(crate) lane: u32,
     entries: usize,
     used: usize,
+    /// In the lane of sends: an acknowledgement, which is behind the waits of the other lane.
+    pub(crate) is_behind_waits: bool,
     pub(crate) items: Vec<Item>,
     /// Memory of the program's.
     pub(crate) buffers: Vec<(usize, usize)>,
@@ -72,7 +74,8 @@ impl List {
 
     /// The list of a call without one.
     pub(crate) fn of_lane(core: Arc<Core>, lane: u32, entries: usize) -> List {
-        List { core, lane, entries, used: 0, items: Vec::new(), buffers: Vec::new() }
+        let (items, buffers) = (Vec::new(), Vec::new());
+        List { core, lane, entries, used: 0, is_behind_waits: false, items, buffers }
     }
 
     /// Refuses calls in a child of the process that opened the endpoint.
@@ -266,6 +269,7 @@ impl List {
         let peer = core.shared.peer()?;
         self.signal(signal)?;
         self.room(1)?;
+        self.is_behind_waits = self.lane == SENDS;
         if peer.direct.is_some() {
             self.passes(Pass::word(None, Some(core.shared.layout.signal_credit(signal))));
             return Ok(());

@@ -100,6 +100,9 @@ impl List {
         };
         let id = kernel::context_id(stream).map_err(Cut::at_once)?;
         let key = (stream.handle(), stream.context(), id);
+        if self.is_behind_waits {
+            core.take_lane(RECEIVES, key).map_err(Cut::at_once)?;
+        }
         let kernels = Loaded::of(&core, stream, id).map_err(Cut::at_once)?;
         if !captured {
             core.take_lane(self.lane, key).map_err(Cut::at_once)?;
