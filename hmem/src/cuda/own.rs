@@ -26,9 +26,9 @@ impl OwnStream {
         Self::make(near, STREAM_DEFAULT)
     }
 
-    /// Of the context of the memory at `near`. It waits for no other stream (`CU_STREAM_NON_BLOCKING`).
-    pub fn non_blocking(near: usize) -> Result<OwnStream, Error> {
-        Self::make(Some(near), STREAM_NON_BLOCKING)
+    /// The same, but it waits for no other stream (`CU_STREAM_NON_BLOCKING`).
+    pub fn non_blocking(near: Option<usize>) -> Result<OwnStream, Error> {
+        Self::make(near, STREAM_NON_BLOCKING)
     }
 
     fn make(near: Option<usize>, flags: u32) -> Result<OwnStream, Error> {
