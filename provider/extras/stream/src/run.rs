@@ -101,7 +101,9 @@ impl List {
         let id = kernel::context_id(stream).map_err(Cut::at_once)?;
         let key = (stream.handle(), stream.context(), id);
         let kernels = Loaded::of(&core, stream, id).map_err(Cut::at_once)?;
-        if !captured {
+        if captured {
+            self.hold(Graph::of_capture(stream)).map_err(Cut::at_once)?;
+        } else {
             core.take_lane(self.lane, key).map_err(Cut::at_once)?;
         }
         let mut executor = executor(&core, stream, key).map_err(Cut::at_once)?;
@@ -122,6 +124,15 @@ impl List {
             keep(&core, key, executor);
         }
         done
+    }
+
+    /// Has a graph hold the list, if the driver says which one and when it is gone.
+    fn hold(&self, graph: Result<Option<Graph>, cuda::Error>) -> Result<(), Error> {
+        let held = match graph {
+            Ok(Some(mut graph)) => graph.hold(self.core.hold(self.lane)),
+            other => other.map(|_| false),
+        };
+        held.map(drop).map_err(driver("having the graph hold the list"))
     }
 
     /// `number`: of the execution, which ends behind the last item.
@@ -218,6 +229,7 @@ impl List {
         let after: Vec<Node> = after.iter().map(|n| Node::of_program(*n)).collect();
         // SAFETY: the caller's promise; memory stays registered as long as the endpoint.
         let mut to = unsafe {
+            self.hold(Ok(Some(Graph::of_program(graph, stream))))?;
             let graph = Graph::of_program(graph, stream);
             CudaGraph::new(graph, &after, stream, core.targets.clone())?
         };
