@@ -6,7 +6,8 @@
  * MPI_Isend or MPI_Irecv, and tests; its completion is a word that the stream waits for. No host function is in the stream.
  *
  * Each wait of the stream ends: by its operation, by an error of MPI, by strait_mpi_stream_abort, or by the time limit, 30 seconds
- * unless strait_mpi_stream_set_timeout says another one. strait_mpi_stream_failure then names the operation and the peer.
+ * unless strait_mpi_stream_set_timeout says another one. strait_mpi_stream_failure then names the operation and the peer. Buffers of
+ * a queue that has failed are the MPI's until strait_mpi_stream_close has returned 0.
  *
  * Functions return 0 or an errno below 0. A queue is used by one thread at a time, for one stream, and not by a stream that is
  * being captured (-EPERM).
@@ -128,25 +129,13 @@ static inline int strait_mpi_begin(struct strait_mpi_operation *op)
 			 : MPI_Irecv(op->buffer, op->count, op->datatype, op->peer, op->tag, op->comm, &op->request);
 }
 
-/* Takes receives back that are under way. Sends end, or stay the MPI's, and so does a receive that it has not ended in a second. */
+/* Asks the MPI to end receives that are under way. Until it has, and has ended the sends, they have their buffers. */
 static inline void strait_mpi_cancel(struct strait_mpi_stream *q, uint64_t first, uint64_t last)
 {
 	for (; first <= last; first++) {
 		struct strait_mpi_operation *op = strait_mpi_at(q, first);
-		if (op->done)
-			continue;
-		if (op->sends) {
-			MPI_Request_free(&op->request);
-		} else {
-			const uint64_t begun = strait_mpi_now();
-			int over = 0;
+		if (!op->done && !op->sends)
 			MPI_Cancel(&op->request);
-			while (!MPI_Test(&op->request, &over, MPI_STATUS_IGNORE) && !over && strait_mpi_now() - begun < 1000000000u)
-				sched_yield();
-			if (!over)
-				MPI_Request_free(&op->request);
-		}
-		op->done = 1;
 	}
 }
 
@@ -162,31 +151,25 @@ static inline void strait_mpi_pause(int mode, unsigned idle)
 static inline void *strait_mpi_agent(void *argument)
 {
 	struct strait_mpi_stream *q = (struct strait_mpi_stream *)argument;
-	uint64_t begun = 0, done = 0, waited = 0, since = 0, n;
+	uint64_t begun = 0, done = 0, waited = 0, since = 0, now, n;
 	unsigned idle = 0;
 	int failed = 0;
 	while (!__atomic_load_n(&q->ends, __ATOMIC_ACQUIRE)) {
 		const uint64_t bell = __atomic_load_n(q->bell, __ATOMIC_ACQUIRE), queued = __atomic_load_n(&q->queued, __ATOMIC_ACQUIRE);
 		__atomic_fetch_add(q->polls, 1, __ATOMIC_RELAXED);
 		idle++;
-		n = strait_mpi_waited(q, done);
-		if (n != waited) {
-			waited = n;
-			since = strait_mpi_now();
-		} else if (n && (idle > 2000 || q->mode == 2) && strait_mpi_now() - since >= __atomic_load_n(&q->timeout_ns, __ATOMIC_RELAXED)) {
-			strait_mpi_failed(q, ETIMEDOUT, MPI_ERR_OTHER, n);
-		}
+		/* Before the tests: a process that was stopped tests once more before the limit counts. */
+		now = waited && (idle > 2000 || q->mode == 2) ? strait_mpi_now() : 0;
 		if (__atomic_load_n(&q->aborts, __ATOMIC_ACQUIRE))
-			strait_mpi_failed(q, ECANCELED, MPI_ERR_OTHER, n);
-		if (q->error) {
-			if (!failed) {
-				strait_mpi_fail(q);
-				strait_mpi_cancel(q, done + 1, begun);
-				failed = 1;
-			}
-			/* What the stream still gets to is not begun. */
-			begun = done = queued;
+			strait_mpi_failed(q, ECANCELED, MPI_ERR_OTHER, strait_mpi_waited(q, done));
+		if (q->error && !failed) {
+			strait_mpi_fail(q);
+			strait_mpi_cancel(q, done + 1, begun);
+			failed = 1;
 		}
+		/* What the stream still gets to is not begun. */
+		if (failed && done == begun)
+			begun = done = queued;
 		while (begun < bell && begun < queued && !q->error) {
 			struct strait_mpi_operation *op = strait_mpi_at(q, begun + 1);
 			const int error = strait_mpi_begin(op);
@@ -206,17 +189,25 @@ static inline void *strait_mpi_agent(void *argument)
 			error = MPI_Test(&op->request, &over, &status);
 			if (!error && !over)
 				continue;
-			if (op->status != MPI_STATUS_IGNORE)
+			/* After a failure the waits have passed, and the program may have its status back. */
+			if (!failed && op->status != MPI_STATUS_IGNORE)
 				*op->status = status;
 			op->done = 1;
 			idle = 0;
 			if (error)
 				strait_mpi_failed(q, EIO, error, n);
-			else
+			else if (!failed)
 				__atomic_store_n(strait_mpi_word(q, n), STRAIT_MPI_SET | n, __ATOMIC_RELEASE);
 		}
 		while (done < begun && strait_mpi_at(q, done + 1)->done)
 			done++;
+		n = strait_mpi_waited(q, done);
+		if (n != waited) {
+			waited = n;
+			since = strait_mpi_now();
+		} else if (n && now && now > since && now - since >= __atomic_load_n(&q->timeout_ns, __ATOMIC_RELAXED)) {
+			strait_mpi_failed(q, ETIMEDOUT, MPI_ERR_OTHER, n);
+		}
 		__atomic_store_n(&q->done, done, __ATOMIC_RELEASE);
 		strait_mpi_pause(q->mode, idle);
 	}
@@ -293,10 +284,13 @@ static inline int strait_mpi_stream_describe(struct strait_mpi_stream *q, char *
 /* How often the agent has polled. */
 static inline uint64_t strait_mpi_stream_polls(struct strait_mpi_stream *q) { return __atomic_load_n(q->polls, __ATOMIC_RELAXED); }
 
-/* Ends all waits of the stream: receives are taken back, and nothing is begun any more. */
+/* Ends all waits of the stream: receives are cancelled, and nothing is begun any more. Buffers of what is under way are the MPI's
+ * until strait_mpi_stream_close has returned 0. */
 static inline void strait_mpi_stream_abort(struct strait_mpi_stream *q) { __atomic_store_n(&q->aborts, 1, __ATOMIC_RELEASE); }
 
-/* Closes a queue, before MPI_Finalize, when the stream is at its end. -EBUSY: an operation has not completed. */
+/* Closes a queue, before MPI_Finalize, when the stream is at its end. -EBUSY: an operation has not completed. After a failure it is one
+ * that the MPI has not ended: it still has the buffer, the datatype and the communicator. To a peer that is gone an MPI may never end
+ * one: leave the queue and the buffers as they are then, until MPI_Abort or the end of the process. */
 static inline int strait_mpi_stream_close(struct strait_mpi_stream *q)
 {
 	if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) < q->queued)
