@@ -221,6 +221,7 @@ functions! {
     held_create b"cuUserObjectCreate\0" (object: *mut Handle, of: *mut c_void, end: unsafe extern "C" fn(*mut c_void), count: u32, flags: u32);
     held_release b"cuUserObjectRelease\0" (object: Handle, count: u32);
     graph_hold b"cuGraphRetainUserObject\0" (graph: Handle, object: Handle, count: u32, flags: u32);
+    graph_let_go b"cuGraphReleaseUserObject\0" (graph: Handle, object: Handle, count: u32);
     host_lock b"cuMemHostRegister_v2\0" (at: *mut c_void, len: usize, flags: u32);
     host_unlock b"cuMemHostUnregister\0" (at: *mut c_void);
     host_device b"cuMemHostGetDevicePointer_v2\0" (to: *mut DevicePtr, at: *mut c_void, flags: u32);

@@ -12,6 +12,8 @@ use super::stream::{INVALID_CONTEXT, Relaxed, enter};
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: i32 = 2;
+/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+const ACTIVE: i32 = 1;
 
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC` and `CU_GRAPH_USER_OBJECT_MOVE`.
 const NO_SYNC: u32 = 1;
@@ -32,6 +34,10 @@ impl Node {
         self.0
     }
 }
+
+/// What a graph holds (a `CUuserObject`).
+#[derive(Debug)]
+pub struct Held(usize);
 
 /// A `CUgraph`.
 #[derive(Debug)]
@@ -60,14 +66,16 @@ impl Graph {
     }
 
     /// The one that a stream of the program's is being captured into. `None`: the driver is of before CUDA
-    /// 11.3, and does not say it.
+    /// 11.3, and does not say it, or the capture has been invalidated.
     pub fn of_capture(stream: Stream) -> Result<Option<Graph>, Error> {
         let (api, _entered) = stream.enter()?;
         let (mut status, mut id, mut handle, mut after, mut count) = (0, 0, null_mut(), null(), 0);
         let stream_of = stream.handle() as Handle;
         match api.capture_info(stream_of, &mut status, &mut id, &mut handle, &mut after, &mut count) {
-            Ok(()) => Ok(Some(Graph { handle: handle as usize, ctx: stream.context(), own: false })),
-            Err(Error(NOT_FOUND)) => Ok(None),
+            Ok(()) if status == ACTIVE => {
+                Ok(Some(Graph { handle: handle as usize, ctx: stream.context(), own: false }))
+            }
+            Ok(()) | Err(Error(NOT_FOUND)) => Ok(None),
             Err(e) => Err(e),
         }
     }
@@ -121,24 +129,30 @@ impl Graph {
         Ok(Node(node as usize))
     }
 
-    /// Has the graph, its copies, its instances and their launches hold that, if the driver can (CUDA 11.3);
-    /// whether it can. What they held is let go in a thread of the driver's.
-    pub fn hold(&mut self, what: Arc<()>) -> Result<bool, Error> {
+    /// Has the graph, its copies, its instances and their launches hold that; `None`: the driver cannot
+    /// (before CUDA 11.3). What they held is let go in a thread of the driver's.
+    pub fn hold(&mut self, what: Arc<()>) -> Result<Option<Held>, Error> {
         let (api, _entered) = enter(self.ctx)?;
         let (mut object, at) = (null_mut(), Arc::into_raw(what));
         let created = api.held_create(&mut object, at.cast_mut().cast(), let_go, 1, NO_SYNC);
         if let Err(e) = created {
             // SAFETY: from above, and nothing has it.
             drop(unsafe { Arc::from_raw(at) });
-            return if e == Error(NOT_FOUND) { Ok(false) } else { Err(e) };
+            return if e == Error(NOT_FOUND) { Ok(None) } else { Err(e) };
         }
         match api.graph_hold(self.handle as Handle, object, 1, MOVE) {
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(Some(Held(object as usize))),
             Err(e) => {
                 let _ = api.held_release(object, 1);
                 Err(e)
             }
         }
+    }
+
+    /// Has the graph hold that no more, before it is copied or instantiated.
+    pub fn let_go(&mut self, held: Held) -> Result<(), Error> {
+        let (api, _entered) = enter(self.ctx)?;
+        api.graph_let_go(self.handle as Handle, held.0 as Handle, 1)
     }
 
     /// Its nodes.

@@ -46,10 +46,13 @@ pub(crate) fn is_captured(stream: usize) -> bool {
 }
 
 /// Puts a node into the graph that the stream is captured into.
-pub(crate) fn record(stream: usize, node: Node) {
-    if let Some(capture) = all().iter_mut().find(|c| c.stream == stream) {
-        capture.nodes.push(node);
+pub(crate) fn record(stream: usize, node: Node) -> i32 {
+    match all().iter_mut().find(|c| c.stream == stream) {
+        Some(capture) if capture.broken => return CAPTURE_INVALIDATED,
+        Some(capture) => capture.nodes.push(node),
+        None => {}
     }
+    SUCCESS
 }
 
 /// What a call that asks or waits for a stream comes to: of a captured one it ends the capture.
@@ -126,6 +129,12 @@ pub(crate) fn hold(graph: usize, held: Held) -> Option<Held> {
     None
 }
 
+/// Has the graph of a capture hold that object no more; whether it did.
+pub(crate) fn let_go(graph: usize, object: usize) -> bool {
+    all().iter_mut().find(|c| c.graph == graph).is_some_and(|c| Held::take(&mut c.held, object))
+}
+
+/// All but the status stays as it was unless a capture goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     stream: Ptr,
@@ -139,9 +148,10 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     let all = all();
     let found = all.iter().find(|c| c.stream == stream as usize);
     unsafe {
-        (*status, *after, *count) = (found.map_or(0, |c| 1 + i32::from(c.broken)), std::ptr::null(), 0);
-        if let Some(capture) = found {
+        *status = found.map_or(0, |c| 1 + i32::from(c.broken));
+        if let Some(capture) = found.filter(|c| !c.broken) {
             (*id, *graph) = (capture.graph as u64, capture.graph as Ptr);
+            (*after, *count) = (std::ptr::null(), 0);
         }
     }
     SUCCESS

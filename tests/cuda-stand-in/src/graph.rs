@@ -91,6 +91,18 @@ pub extern "C" fn cuGraphRetainUserObject(graph: Ptr, object: Ptr, count: u32, f
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn cuGraphReleaseUserObject(graph: Ptr, object: Ptr, count: u32) -> i32 {
+    enter!("cuGraphReleaseUserObject");
+    if count != 1 {
+        return INVALID_VALUE;
+    }
+    let of_graph = |g: &mut Graph| Held::take(&mut g.1, object as usize);
+    let done = capture::let_go(graph as usize, object as usize)
+        || all().graphs.get_mut(&(graph as usize)).is_some_and(of_graph);
+    if done { SUCCESS } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamEndCapture(stream: Ptr, graph: *mut Ptr) -> i32 {
     enter_in_context!("cuStreamEndCapture");
     unsafe { *graph = std::ptr::null_mut() };

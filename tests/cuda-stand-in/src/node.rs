@@ -64,6 +64,11 @@ impl Held {
     pub(crate) fn of_program(object: usize) -> Option<Held> {
         objects().objects.contains_key(&object).then_some(Held(object))
     }
+
+    /// Drops one reference to an object of these; whether there was one.
+    pub(crate) fn take(all: &mut Vec<Held>, object: usize) -> bool {
+        all.iter().position(|h| h.0 == object).map(|at| all.swap_remove(at)).is_some()
+    }
 }
 
 impl Clone for Held {

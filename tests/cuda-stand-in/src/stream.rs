@@ -1,7 +1,7 @@
 //! Streams and events: work that is done in order, by the first call that asks when its time has come.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,8 @@ struct All {
 /// Most microseconds by which an item is put off, and the state of what chooses them.
 static JITTER: Mutex<(u64, u64)> = Mutex::new((0, 1));
 
-/// Hardware channels: streams take them in turn. 0: each stream has one.
+/// Hardware channels, as a device of H200 has them: of one all streams make use, whatever their priorities; of
+/// several, or if nothing is said (0), each stream has its own.
 static CHANNELS: AtomicUsize = AtomicUsize::new(0);
 
 /// Those of the program's environment, else.
@@ -81,11 +82,19 @@ pub extern "C" fn stand_in_jitter(most: u64, seed: u64) {
     *JITTER.lock().unwrap_or_else(PoisonError::into_inner) = (most, seed | 1);
 }
 
-/// Streams made from now on share so many hardware channels, as with CUDA_DEVICE_MAX_CONNECTIONS: what is
-/// queued in one holds up what was queued later in any stream of the channel. 0: none share one.
+/// Streams made from now on have so many hardware channels, as with CUDA_DEVICE_MAX_CONNECTIONS: what is
+/// queued in one holds up what was queued later in any stream of the channel. 1: all share it.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_channels(count: usize) {
     CHANNELS.store(count, Relaxed);
+}
+
+/// Whether what is no stream, or no more, ends the process: with the driver that is undefined.
+static STRICT: AtomicBool = AtomicBool::new(false);
+
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_strict(is: bool) {
+    STRICT.store(is, Relaxed);
 }
 
 fn put_off() -> Duration {
@@ -135,7 +144,8 @@ impl All {
         }
         let Some(item) = s.todo.front() else { return Next::Nothing };
         let held = |other: &Stream| {
-            let first = other.busy.or(other.todo.front().map(|i| i.number));
+            // A kernel that runs holds up nothing, but what is behind it does: it is first in the channel.
+            let first = other.todo.front().map(|i| i.number);
             other.channel == s.channel && first.is_some_and(|first| first < item.number)
         };
         let after = match item.node {
@@ -249,8 +259,7 @@ fn attend(name: usize) {
 /// Queues work in a stream of the current context; of one that is being captured, it goes into the graph.
 fn queue(stream: usize, node: Node) -> i32 {
     if capture::is_captured(stream) {
-        capture::record(stream, node);
-        return SUCCESS;
+        return capture::record(stream, node);
     }
     queue_all(stream, vec![node]).err().unwrap_or(SUCCESS)
 }
@@ -292,14 +301,14 @@ fn failed(name: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(out: *mut Ptr, _flags: u32) -> i32 {
     enter_in_context!("cuStreamCreate");
-    unsafe { create(out, 0) }
+    unsafe { create(out) }
 }
 
-/// Streams of another priority have channels of their own.
+/// A priority is no channel.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreateWithPriority(out: *mut Ptr, _flags: u32, priority: i32) -> i32 {
+pub unsafe extern "C" fn cuStreamCreateWithPriority(out: *mut Ptr, _flags: u32, _priority: i32) -> i32 {
     enter_in_context!("cuStreamCreateWithPriority");
-    unsafe { create(out, priority.clamp(HIGHEST, 0)) }
+    unsafe { create(out) }
 }
 
 /// The highest priority, of a number below 0.
@@ -312,15 +321,12 @@ pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: 
     SUCCESS
 }
 
-unsafe fn create(out: *mut Ptr, priority: i32) -> i32 {
+unsafe fn create(out: *mut Ptr) -> i32 {
     let mut all = all();
     all.made += 1;
     let name = 0x5000_0000 + all.made * 16;
     let ctx = context::current().map_or(0, |c| c.id);
-    let channel = match channels() {
-        0 => name,
-        count => all.made % count + count * priority.unsigned_abs() as usize,
-    };
+    let channel = if channels() == 1 { 0 } else { name };
     all.streams.insert(name, Stream { ctx, channel, ..Stream::default() });
     unsafe { *out = name as Ptr };
     SUCCESS
@@ -364,7 +370,13 @@ pub extern "C" fn cuStreamQuery(stream: Ptr) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetCtx(stream: Ptr, ctx: *mut Ptr) -> i32 {
     enter!("cuStreamGetCtx");
-    let Some(id) = all().streams.get(&(stream as usize)).map(|s| s.ctx) else { return INVALID_HANDLE };
+    let Some(id) = all().streams.get(&(stream as usize)).map(|s| s.ctx) else {
+        if STRICT.load(Relaxed) {
+            eprintln!("stand-in: cuStreamGetCtx: {stream:?} is no stream");
+            std::process::abort();
+        }
+        return INVALID_HANDLE;
+    };
     unsafe { *ctx = context::named(id) as Ptr };
     SUCCESS
 }
