@@ -53,9 +53,15 @@ static void life_of_graphs(gpu &g, bool leads)
 	CHECK(failed(s).code == 0);
 	OK(strait_stream_list_close(l));
 
-	/* Made node by node; thrown away without a launch; cancelled. */
+	/* Made node by node, after what is no node has left the graph as it was; thrown away without a launch; cancelled. */
 	l = message(g, s, leads);
 	cu("cuGraphCreate", &graph, 0u);
+	if (is_stand_in()) {
+		void *wrong = (void *)&graph;
+		CHECK(strait_stream_list_add_to_graph(l, graph, &wrong, 1, &last) < 0);
+		OK(strait_stream_list_close(l));
+		l = message(g, s, leads);
+	}
 	OK(strait_stream_list_add_to_graph(l, graph, nullptr, 0, &last));
 	held(l);
 	cu("cuGraphDestroy", graph);
@@ -70,10 +76,35 @@ static void life_of_graphs(gpu &g, bool leads)
 	held(l);
 	/* To wait for a stream ends its capture. */
 	CHECK(((int (*)(void *))dlsym(RTLD_DEFAULT, "cuStreamSynchronize"))(g.stream) != 0);
+	REFUSED(EOPNOTSUPP, strait_stream_list_run(l, g.stream));
 	CHECK(((int (*)(void *, void **))dlsym(RTLD_DEFAULT, "cuStreamEndCapture"))(g.stream, &graph) != 0);
 	OK(strait_stream_list_close(l));
 	together();
 	OK(strait_stream_close(s));
+}
+
+/* A stream is destroyed once it has executed what it was given; the driver gets its handle no more, also of a failed endpoint. */
+static void life_of_streams(gpu &g, bool leads)
+{
+	auto strict = (void (*)(bool))dlsym(RTLD_DEFAULT, "stand_in_strict");
+	void *stream = nullptr;
+	strait_stream *s = open_endpoint(0, 20000000000);
+	meet(s);
+	cu("cuStreamCreate", &stream, 1u);
+	if (leads)
+		OK(strait_stream_send(s, stream, g.at(g.out, 0), size));
+	else
+		OK(strait_stream_receive(s, stream, g.at(g.in, 0), size));
+	cu("cuStreamSynchronize", stream);
+	cu("cuStreamDestroy_v2", stream);
+	strict(true);
+	together();
+	if (leads)
+		OK(strait_stream_abort(s));
+	fails(s, ECANCELED);
+	OK(strait_stream_close(s));
+	strict(false);
+	together();
 }
 
 /* A context that is gone does nothing more of what a failed endpoint has given it. */
@@ -111,8 +142,10 @@ static void life(bool leads)
 	g.open();
 	life_of_graphs(g, leads);
 	/* A device's context ends only when its kernels have. */
-	if (is_stand_in())
+	if (is_stand_in()) {
+		life_of_streams(g, leads);
 		life_of_contexts(leads);
+	}
 	if (leads)
 		printf("ok streams life\n");
 }
@@ -125,16 +158,19 @@ static bool share_queue(void *first, void *second)
 	return shared;
 }
 
-/* A message each way: a stream receives, and another one sends behind it. `own`: by a stream of another priority, behind an event. */
-static void cross(strait_stream *s, gpu &g, void *sender, void *own)
+/* A message each way: a stream receives, and `sender` sends behind what the stream had before, in which an event says so. */
+static void cross(strait_stream *s, gpu &g, void *sender)
 {
-	void *event = nullptr;
+	void *event = nullptr, *behind = nullptr;
 	cu("cuEventCreate", &event, 2u);
 	g.make(0);
 	cu("cuEventRecord", event, g.stream);
 	OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
-	cu("cuStreamWaitEvent", own ? own : sender, event, 0u);
-	OK(strait_stream_send(s, own ? own : sender, g.at(g.out, 0), size));
+	/* A kernel that waits holds up other streams by what is queued behind it. */
+	cu("cuMemHostAlloc", &behind, (size_t)64, 0u);
+	cu("cuStreamWriteValue64_v2", g.stream, (dptr)behind, (uint64_t)1, 0u);
+	cu("cuStreamWaitEvent", sender, event, 0u);
+	OK(strait_stream_send(s, sender, g.at(g.out, 0), size));
 	together();
 }
 
@@ -157,24 +193,23 @@ static void lanes(bool leads)
 		const bool one = queues && *queues == '1';
 		CHECK(share_queue(g.stream, other) == one);
 		CHECK(share_queue(other, g.stream) == one);
-		CHECK(share_queue(g.stream, third) == !!queues);
-		CHECK(!share_queue(g.stream, own));
+		CHECK(share_queue(g.stream, third) == one);
+		/* A priority is no queue. */
+		CHECK(share_queue(g.stream, own) == one);
 		REFUSED(EINVAL, strait_stream_share_queue(other, other, &shared));
 		REFUSED(EINVAL, strait_stream_share_queue(other, g.stream, nullptr));
-		for (bool cured : {false, true}) {
+		for (void *sender : {other, own}) {
 			strait_stream *s = open_endpoint(0, 700000000);
 			meet(s);
 			OK(strait_stream_query(s, &path));
 			CHECK(one == !!strstr(path.why, "one hardware queue"));
 			CHECK(one == !!strstr(path.why, "CUDA_DEVICE_MAX_CONNECTIONS"));
-			cross(s, g, other, cured ? own : nullptr);
-			if (one && !cured)
+			cross(s, g, sender);
+			if (one)
 				fails(s, ETIMEDOUT);
 			g.end_of_stream();
-			if (one && !cured) {
-				cu("cuStreamSynchronize", other);
-			} else {
-				cu("cuStreamSynchronize", cured ? own : other);
+			cu("cuStreamSynchronize", sender);
+			if (!one) {
 				CHECK(failed(s).code == 0);
 				const std::vector<uint32_t> all = g.words(g.in, size);
 				for (unsigned i = 1; i < threads; i++)

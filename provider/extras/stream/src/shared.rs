@@ -209,12 +209,13 @@ impl Core {
         let mut state = self.state();
         let n = lane as usize;
         let Some((stream, context, id)) = state.streams[n].filter(|_| failed || state.cut[n]) else { return };
+        // Only of a cut execution: a program destroys its stream once what was queued there is done.
         let is_done = || {
             // SAFETY: the promise of the call that queued there: it stays a stream until all of that is done.
             let stream = unsafe { Stream::captured_too(stream) };
-            state.cut[n] && stream.and_then(Stream::is_done).is_ok_and(|done| done)
+            stream.and_then(Stream::is_done).is_ok_and(|done| done)
         };
-        if failed && hmem::cuda::is_gone(context, id) || is_done() {
+        if failed && hmem::cuda::is_gone(context, id) || state.cut[n] && is_done() {
             state.cut[n] = false;
             self.shared.lanes.word(lane, ENDED).store(state.queued[n] as u32, Release);
             self.shared.lanes.word(lane, AT).store(0, Release);

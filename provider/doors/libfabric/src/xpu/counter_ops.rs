@@ -79,7 +79,7 @@ fn warn_of_one_queue() {
     if !KNOWN.swap(true, Relaxed) && one {
         log::warn!(
             "streams share one hardware queue, and one that waits holds up the others, also those that copy device \
-             memory: unset CUDA_DEVICE_MAX_CONNECTIONS, or raise counters before a stream waits"
+             memory: set CUDA_DEVICE_MAX_CONNECTIONS to 2 or more, unset it, or raise counters before a stream waits"
         );
     }
 }

@@ -305,8 +305,8 @@ fn has_one_queue(near: Option<usize>) -> bool {
 impl Path {
     /// What is to be known first where a stream that waits holds up all others.
     fn in_queues(self, one: bool) -> Path {
-        const ONE: &str = "streams share one hardware queue, and one that waits holds up the others: unset \
-                           CUDA_DEVICE_MAX_CONNECTIONS";
+        const ONE: &str = "streams share one hardware queue, and one that waits holds up the others: set \
+                           CUDA_DEVICE_MAX_CONNECTIONS to 2 or more, or unset it";
         if one { Path { why: format!("{ONE}; {}", self.why), ..self } } else { self }
     }
 }
