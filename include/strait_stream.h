@@ -528,7 +528,8 @@ int strait_stream_list_add_to_graph(struct strait_stream_list *what,
                                     void **last);
 
 /*
- Closes a list. -EBUSY: a stream has not executed it yet; it is still open.
+ Closes a list. -EBUSY: a stream has not executed it yet, or a graph or an instance of one has it (as
+ drivers from CUDA 11.3 on say); it is still open.
 
  # Safety
  `what` is NULL or open, and is not used any more if this returns 0.
@@ -578,6 +579,18 @@ int strait_stream_wait_counter(void *stream,
 int strait_stream_raise_counter(void *stream,
                                 void *word,
                                 uint64_t sum);
+
+/*
+ Whether two streams share a hardware queue: 1 in `shared` then, else 0. What waits in one of such streams
+ holds up what is queued later in the other. The call tries it, which takes up to 0.2 seconds if they do.
+ -EBUSY: one of them, or the device, has something to do; -EPERM: one is being captured.
+
+ # Safety
+ Both are streams; `shared` is NULL or valid for a write.
+ */
+int strait_stream_share_queue(void *first,
+                              void *second,
+                              uint32_t *shared);
 
 /*
  Queues a wait in a stream for a word of the program's, in device memory or page-locked. `condition` is

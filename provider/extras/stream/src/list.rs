@@ -1,6 +1,7 @@
 //! Lists of operations: what a batch does, in constants.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use peerop::{Fence, Op, Until};
 
@@ -12,6 +13,9 @@ use crate::layout::{AT, GOES_ON, LANES, LENGTH, code};
 use crate::pass::Pass;
 use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
 use crate::slots::{PUT_BLOCKS, Slots};
+
+/// How long the end of a graph is waited for, which the driver says in a thread of its own.
+const LET_GO: Duration = Duration::from_millis(100);
 
 /// A step of a list.
 #[derive(Clone, Debug)]
@@ -286,6 +290,20 @@ impl List {
         }
     }
 
+    /// Refuses also while a graph or an instance of one has the list, where the driver says so (CUDA 11.3).
+    /// It says the end of one a moment later: this waits for it.
+    pub fn is_free(&self) -> Result<(), Error> {
+        self.is_unused()?;
+        let began = Instant::now();
+        while self.core.is_held(self.lane) {
+            if began.elapsed() >= LET_GO {
+                return Err(Error::Busy("a graph or an instance of one has the list: destroy it first"));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
     /// The line of a signal.
     fn signal(&self, signal: u32) -> Result<u32, Error> {
         let layout = self.core.shared.layout;
@@ -352,7 +370,8 @@ impl Drop for List {
     fn drop(&mut self) {
         let lane = self.lane;
         // A lane that is still used is not given to another list.
-        if lane != SENDS && lane != RECEIVES && (lane as usize) < LANES && self.core.is_idle(lane) {
+        let is_free = || self.core.is_idle(lane) && !self.core.is_held(lane);
+        if lane != SENDS && lane != RECEIVES && (lane as usize) < LANES && is_free() {
             self.core.state().taken[lane as usize] = false;
         }
     }
