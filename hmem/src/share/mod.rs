@@ -5,6 +5,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `given` | memory of this process of which the program has named a dma-buf |
 //! | `handle` | handles |
 //! | `bytes` | handles as bytes |
 //! | `exported` | the handles that were made of this process's memory |
@@ -17,6 +18,7 @@
 mod bytes;
 mod exported;
 mod file;
+mod given;
 mod handle;
 mod mapped;
 mod open;
@@ -29,6 +31,7 @@ pub use bytes::List;
 pub(crate) use exported::{cached_export, nameless};
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub use file::{FileAt, export_file};
+pub use given::{Given, find_given, is_given};
 pub use handle::{Export, HandleType};
 pub(crate) use mapped::Backing;
 pub use mapped::Mapped;

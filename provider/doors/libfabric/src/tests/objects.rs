@@ -1,5 +1,7 @@
 //! Opening and closing, and what is asked wrongly.
 
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
 use super::*;
 
 #[test]
@@ -94,15 +96,67 @@ fn device_memory_is_refused_by_name() {
     let mut mr = ptr::null_mut();
     assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), -fi::FI_EOPNOTSUPP);
     let attr = fi::fi_mr_attr { iface: fi::FI_HMEM_SYSTEM, ..attr };
-    let of = fi::fi_mr_dmabuf { fd: -1, offset: 0, len: 8, base_addr: ptr::null_mut() };
-    let buf = fi::fi_mr_attr { anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of }, ..attr };
-    assert_eq!(call!(w.domain, mr.regattr(&buf, fi::FI_MR_DMABUF, &mut mr)), -fi::FI_EOPNOTSUPP);
-    let of = fi::fi_mr_dmabuf { base_addr: iov.iov_base, offset: 4, len: 4, ..of };
-    let buf = fi::fi_mr_attr { anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of }, ..attr };
-    assert_eq!(call!(w.domain, mr.regattr(&buf, fi::FI_MR_DMABUF, &mut mr)), 0);
-    assert_eq!(close(mr), 0);
     assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), 0);
     assert_eq!(close(mr), 0);
+    w.end();
+}
+
+/// A memfd that stands for a dma-buf, and its mapping, which stays.
+fn memfd(len: usize) -> (OwnedFd, *mut c_void) {
+    // SAFETY: a name, and numbers; the descriptor is new.
+    let fd =
+        unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"dma-buf".as_ptr(), libc::MFD_ALLOW_SEALING)) };
+    let (raw, both) = (fd.as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: numbers, and a mapping where the kernel finds room.
+    let base = unsafe {
+        assert_eq!(libc::ftruncate(raw, len as libc::off_t), 0);
+        assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
+        libc::mmap(ptr::null_mut(), len, both, libc::MAP_SHARED, raw, 0)
+    };
+    assert_ne!(base, libc::MAP_FAILED);
+    (fd, base)
+}
+
+#[test]
+fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
+    let w = World::new(Setting::default());
+    let len = 16 << 10;
+    let (fd, base) = memfd(len);
+    let regattr = |of: fi::fi_mr_dmabuf| {
+        let attr = fi::fi_mr_attr {
+            anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of },
+            iface: fi::FI_HMEM_SYSTEM,
+            access: fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE,
+            requested_key: of.offset,
+            ..Default::default()
+        };
+        let mut mr = ptr::null_mut();
+        (call!(w.domain, mr.regattr(&attr, fi::FI_MR_DMABUF, &mut mr)), mr)
+    };
+    let all = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset: 0, len, base_addr: base };
+    let unmapped = fi::fi_mr_dmabuf { base_addr: ptr::null_mut(), ..all };
+    assert_eq!(regattr(unmapped).0, -fi::FI_EOPNOTSUPP);
+    for fd in [-1, 1 << 20] {
+        assert_eq!(regattr(fi::fi_mr_dmabuf { fd, ..all }).0, -libc::EBADF, "{fd}");
+    }
+    let other = std::fs::File::open("/dev/null").expect("no dma-buf");
+    assert_eq!(regattr(fi::fi_mr_dmabuf { fd: other.as_raw_fd(), ..all }).0, -fi::FI_EINVAL);
+    for (offset, len) in [(0, len + 1), (len as u64 - 7, 8), (0, 0), (u64::MAX, 1)] {
+        assert_eq!(regattr(fi::fi_mr_dmabuf { offset, len, ..all }).0, -fi::FI_EINVAL, "{offset} {len}");
+    }
+    let [(one, first), (two, second)] =
+        [(0, len), (100, 5000)].map(|(offset, len)| regattr(fi::fi_mr_dmabuf { offset, len, ..all }));
+    assert_eq!((one, two), (0, 0));
+    // The program may close its own.
+    drop(fd);
+    // SAFETY: memory that nothing here follows.
+    let at = |off: usize| unsafe { hmem::Span::new(base as usize + off, 8, hmem::Kind::System) };
+    let offset = |off| hmem::share::find_given(at(off)).map(|(_, offset)| offset);
+    assert_eq!((offset(0), offset(100), offset(len - 8)), (Some(0), Some(100), Some(len as u64 - 8)));
+    assert_eq!(close(first), 0);
+    assert_eq!((offset(0), offset(100), offset(5092), offset(5093)), (None, Some(100), Some(5092), None));
+    assert_eq!(close(second), 0);
+    assert_eq!(offset(100), None);
     w.end();
 }
 
