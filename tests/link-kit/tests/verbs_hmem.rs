@@ -18,6 +18,8 @@ mod support;
 
 #[path = "verbs_hmem/apart.rs"]
 mod apart;
+#[path = "verbs_hmem/given.rs"]
+mod given;
 #[path = "verbs/lone.rs"]
 mod lone;
 #[path = "verbs_hmem/random.rs"]

@@ -396,7 +396,8 @@ impl Accesses<'_> {
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: local.len() as u32, lkey: 0 };
             Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
         } else {
-            self.0.objects.find_local(op, piece, (domain, self.0.sizes.repeats))?
+            let repeats = self.0.sizes.repeats && domain.is_none();
+            self.0.objects.find_local(op, piece, (domain, repeats))?
         };
         let verb = match (piece.once, piece.way) {
             (Some(Once::Write(data)), _) => Verb::WriteWithData(remote, data),
