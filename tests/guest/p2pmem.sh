@@ -242,6 +242,25 @@ pair_of() {
 }
 pair() { call "soft RDMA of two processes with dma-bufs: $*" pair_of 60 "$@"; }
 
+# of_link MEMORY MEMORY [revoke|kill]: two processes over the link verbs, whose registrations name dma-bufs (FI_MR_DMABUF). The device carries
+# what they write, read and send: 2 MB and more of each; frames have what comes before the keys do, and what takes a processor.
+of_link() {
+    local status=0
+    LD_PRELOAD=/lib/dmabuf_ioctl.so FI_STRAIT_LINKS=verbs FI_STRAIT_TCP_TIMEOUT=10000 FI_STRAIT_REPORT=yes NODE=10.9.77.1 \
+        timeout -s KILL 120 given "$@" || status=$?
+    return $status
+}
+# of_link's, with what the report has to say.
+carried() {
+    local status=0
+    of_link "$@" > /tmp/carried 2>&1 || status=$?
+    cat /tmp/carried
+    grep -q "System for peers by the program's dma-buf" /tmp/carried || echo "no path names the dma-buf"
+    awk '/^strait:   network / { size = $(NF - 1); if ($NF == "KiB") size *= 1024; if ($NF == "MiB") size *= 1048576; print }' /tmp/carried
+    return $status
+}
+link_verbs() { call "the link verbs of two processes with dma-bufs that they name: $*" carried "$@"; }
+
 # In place of the kernel's driver the one that takes dma-bufs.
 patched() {
     vfio
@@ -267,7 +286,23 @@ check_dmabuf() {
     pair "vfio:$bar" "vfio:$(bars | tail -n 1)"
     pair "$near" "vfio:$bar"
     pair heap "vfio:$bar" revoke
+    check_dmabuf_links
     dmesg | grep -E 'rdma_rxe: (dma-buf|the exporter)' | sed 's/^/    kernel: /'
+}
+
+check_dmabuf_links() {
+    link_verbs heap udmabuf
+    link_verbs udmabuf "vfio:$bar"
+    link_verbs "vfio:$bar" "vfio:$(bars | tail -n 1)"
+    link_verbs heap "vfio:$bar" revoke
+    link_verbs heap udmabuf kill
+}
+
+# The last part of that alone.
+check_dmabuf_link() {
+    local memory bar
+    patched ""
+    check_dmabuf_links
 }
 
 # A processor whose host bridge passes nothing on: the BAR is none for the adapter.
