@@ -5,8 +5,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `given` | memory of this process of which the program has named a dma-buf |
 //! | `handle` | handles |
+//! | `dmabuf` | memory of this process of which the program has named a dma-buf |
 //! | `bytes` | handles as bytes |
 //! | `exported` | the handles that were made of this process's memory |
 //! | `owner` | other processes |
@@ -16,9 +16,9 @@
 //! | `plan` | the parts of a copy |
 
 mod bytes;
+mod dmabuf;
 mod exported;
 mod file;
-mod given;
 mod handle;
 mod mapped;
 mod open;
@@ -28,10 +28,10 @@ mod passed;
 mod plan;
 
 pub use bytes::List;
+pub use dmabuf::{Dmabuf, find_dmabuf, has_dmabuf};
 pub(crate) use exported::{cached_export, nameless};
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub use file::{FileAt, export_file};
-pub use given::{Given, find_given, is_given};
 pub use handle::{Export, HandleType};
 pub(crate) use mapped::Backing;
 pub use mapped::Mapped;

@@ -18,10 +18,10 @@ mod support;
 
 #[path = "verbs_hmem/apart.rs"]
 mod apart;
-#[path = "verbs_hmem/given.rs"]
-mod given;
 #[path = "verbs/lone.rs"]
 mod lone;
+#[path = "verbs_hmem/own.rs"]
+mod own;
 #[path = "verbs_hmem/random.rs"]
 mod random;
 #[path = "verbs_hmem/scarce.rs"]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrayvec::ArrayVec;
 use engine::{Access, MrId, Reg};
 use hmem::registry::Pages;
-use hmem::share::Given;
+use hmem::share::Dmabuf;
 use hmem::{Kind, Span, registry};
 use libc::{c_int, c_void, iovec};
 use libfabric_sys as fi;
@@ -29,7 +29,7 @@ pub(crate) struct MrFid {
     /// What keeps device memory usable meanwhile.
     _pages: ArrayVec<Pages, IOV_LIMIT>,
     /// The dma-buf that it is of, if the program has passed one.
-    _dmabuf: Option<Given>,
+    _dmabuf: Option<Dmabuf>,
     cntrs: Mutex<Vec<Ref<CntrFid>>>,
     /// It is of more than one stretch.
     many: bool,
@@ -122,7 +122,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         spans.push(span);
     }
     let dmabuf = w.dmabuf.map(|(fd, offset)| {
-        Given::new(fd, offset, spans[0]).map_err(|e| {
+        Dmabuf::new(fd, offset, spans[0]).map_err(|e| {
             log::info!(
                 "fi_mr_regattr: descriptor {fd} is no dma-buf with {} bytes from {offset}: {e}",
                 spans[0].len()

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use hmem::registry::AdapterWrites;
-use hmem::share::is_given;
+use hmem::share::has_dmabuf;
 use hmem::{Caps, Kind, Span};
 
 /// A way to register memory, from the best one on.
@@ -11,7 +11,7 @@ use hmem::{Caps, Kind, Span};
 #[repr(u8)]
 pub enum Way {
     /// As the dma-buf that the program has named.
-    Given = 0,
+    Own = 0,
     /// As a dma-buf that is sure to be reachable over PCIe.
     DmabufPcie = 1,
     /// As a dma-buf.
@@ -29,12 +29,12 @@ impl Way {
     pub const COUNT: usize = 6;
     /// All of them, in the order in which they are tried.
     pub const ALL: [Way; Way::COUNT] =
-        [Way::Given, Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory, Way::OnDemand, Way::Plain];
+        [Way::Own, Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory, Way::OnDemand, Way::Plain];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Given => "the program's dma-buf",
+            Way::Own => "the program's dma-buf",
             Way::DmabufPcie => "dma-buf over PCIe",
             Way::Dmabuf => "dma-buf",
             Way::PeerMemory => "peer memory",
@@ -45,17 +45,17 @@ impl Way {
 
     /// Whether it is a dma-buf, whose keys no memory window keeps from other peers.
     pub fn is_dmabuf(self) -> bool {
-        [Way::Given, Way::DmabufPcie, Way::Dmabuf].contains(&self)
+        [Way::Own, Way::DmabufPcie, Way::Dmabuf].contains(&self)
     }
 
-    /// Whether this way is one for such memory at all. The host's is registered by its address alone, unless the
-    /// program has named a dma-buf that it is of: that is memory which no adapter faults in.
+    /// Whether this way is one for such memory at all. The host's is registered by its address alone, unless
+    /// the program has named a dma-buf that it is of: that is memory which no adapter faults in.
     pub fn is_for(self, span: &Span) -> bool {
         match self {
-            Way::Given => is_given(*span),
+            Way::Own => has_dmabuf(*span),
             Way::DmabufPcie | Way::Dmabuf => span.can(Caps::DMABUF),
             Way::PeerMemory => span.can(Caps::DEVICE),
-            Way::OnDemand => span.kind() == Kind::System && span.can(Caps::CPU) && !is_given(*span),
+            Way::OnDemand => span.kind() == Kind::System && span.can(Caps::CPU) && !has_dmabuf(*span),
             Way::Plain => span.can(Caps::CPU),
         }
     }

@@ -65,7 +65,7 @@ impl Refused {
     pub(crate) fn may(&self, kind: Kind, for_peers: bool) -> bool {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];
         Way::ALL.into_iter().any(|way| {
-            let is_some = [Way::Given, Way::OnDemand, Way::Plain].contains(&way);
+            let is_some = [Way::Own, Way::OnDemand, Way::Plain].contains(&way);
             let takes = !is_some || kind == Kind::System || tried[way as usize].works;
             takes && self.last_of_many(kind, for_peers, way).is_none()
         })
@@ -75,13 +75,13 @@ impl Refused {
     pub(crate) fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];
         // What the program names is its own to choose, and says nothing of other memory.
-        let is_given = tried[Way::Given as usize].works;
+        let is_own = tried[Way::Own as usize].works;
         let by = Way::ALL[1..].iter().find(|way| tried[**way as usize].works);
-        let last = by.copied().or(is_given.then_some(Way::Given)).unwrap_or(Way::Plain);
+        let last = by.copied().or(is_own.then_some(Way::Own)).unwrap_or(Way::Plain);
         let no_better = &tried[..=last as usize];
         let mut refused: Vec<String> =
             no_better.iter().filter_map(|t| t.last).map(|refusal| refusal.to_string()).collect();
-        let names = [is_given.then_some(Way::Given), by.copied()].into_iter().flatten().map(Way::name);
+        let names = [is_own.then_some(Way::Own), by.copied()].into_iter().flatten().map(Way::name);
         let by = names.collect::<Vec<_>>().join(" and ");
         if by.is_empty() && refused.is_empty() {
             return None;

@@ -94,7 +94,8 @@ pub(crate) struct Pair {
     newest: Option<u64>,
     /// [`Access::late`] of the request that has completed last.
     late: Option<u64>,
-    /// An access that is done is over once a later request has completed: the driver may repeat it until then.
+    /// An access that is done is over once a later request has completed: the driver may repeat it until
+    /// then.
     pub(crate) delays: bool,
     /// That access.
     delayed: Option<Posted>,
@@ -232,7 +233,8 @@ impl Pair {
     }
 
     /// The request of this number has completed, as `is_done` says, and with it all before it, which are
-    /// handed to `free`, but what it [delays](Pair::delays); the one itself is returned. `None`: it had been before.
+    /// handed to `free`, but what it [delays](Pair::delays); the one itself is returned. `None`: it had been
+    /// before.
     pub(crate) fn complete(
         &mut self,
         number: u32,

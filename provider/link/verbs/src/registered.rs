@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hmem::registry::AdapterWrites;
-use hmem::share::find_given;
+use hmem::share::find_dmabuf;
 use hmem::{Caps, Span, registry};
 use rdma_sys::{Access, Bind, Dmabuf, Mr, Mw, Pd, ibv_sge};
 use register::{Device, Uses, Way};
@@ -155,8 +155,8 @@ impl Adapter {
 
 /// The dma-buf of memory by this way, and where in it that begins.
 fn dmabuf_of(way: Way, span: Span) -> Result<(Arc<OwnedFd>, u64), (&'static str, i32)> {
-    if way == Way::Given {
-        return find_given(span).ok_or((way.name(), libc::ENOENT));
+    if way == Way::Own {
+        return find_dmabuf(span).ok_or((way.name(), libc::ENOENT));
     }
     let (memory, pcie) = (registry::of(span.kind()), way == Way::DmabufPcie);
     let exported = memory.export_dmabuf(span.addr() as usize, span.len(), pcie);
@@ -206,7 +206,7 @@ impl Device for Adapter {
             domain => self.domains.get(&domain).ok_or(NO_DOMAIN)?,
         };
         let (mr, iova) = match way {
-            Way::Given | Way::DmabufPcie | Way::Dmabuf => {
+            Way::Own | Way::DmabufPcie | Way::Dmabuf => {
                 let (fd, offset) = dmabuf_of(way, span)?;
                 let iova = first - first % PAGE + offset % PAGE;
                 let part = Dmabuf { fd: fd.as_fd(), offset, len, iova };

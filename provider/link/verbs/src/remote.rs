@@ -127,7 +127,7 @@ pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
     let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].into_iter();
     let all = kinds.flat_map(|kind| [false, true].map(|for_peers| registered.describe(kind, for_peers)));
     let is_shown = |text: &String| {
-        let named = [register::Way::OnDemand, register::Way::Given].map(register::Way::name);
+        let named = [register::Way::OnDemand, register::Way::Own].map(register::Way::name);
         !text.starts_with("System") || text.contains("(not ") || named.iter().any(|name| text.contains(name))
     };
     all.flatten().filter(is_shown).collect::<Vec<_>>().join(", ")

@@ -151,7 +151,7 @@ fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
     drop(fd);
     // SAFETY: memory that nothing here follows.
     let at = |off: usize| unsafe { hmem::Span::new(base as usize + off, 8, hmem::Kind::System) };
-    let offset = |off| hmem::share::find_given(at(off)).map(|(_, offset)| offset);
+    let offset = |off| hmem::share::find_dmabuf(at(off)).map(|(_, offset)| offset);
     assert_eq!((offset(0), offset(100), offset(len - 8)), (Some(0), Some(100), Some(len as u64 - 8)));
     assert_eq!(close(first), 0);
     assert_eq!((offset(0), offset(100), offset(5092), offset(5093)), (None, Some(100), Some(5092), None));

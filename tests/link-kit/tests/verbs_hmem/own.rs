@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use hmem::share::Given;
+use hmem::share::Dmabuf;
 
 use super::apart::{closes, domains, is_one_access, join_second, known, pairs, registrations, turn};
 use super::duo::filled as host;
@@ -38,11 +38,11 @@ fn mapped(at: usize, len: usize) -> Span {
 
 /// Memory of a dma-buf whose descriptor the program has closed since, and which it names until what is returned is
 /// dropped.
-fn given(len: usize, seed: usize) -> (Span, Given) {
+fn given(len: usize, seed: usize) -> (Span, Dmabuf) {
     let (fd, at) = dmabuf(len + OFFSET);
     let span = mapped(at + OFFSET, len);
     hmem::write(&[span], 0, &pattern(len, seed));
-    (span, Given::new(fd.as_raw_fd(), OFFSET as u64, span).expect("a dma-buf"))
+    (span, Dmabuf::new(fd.as_raw_fd(), OFFSET as u64, span).expect("a dma-buf"))
 }
 
 /// The same for as long as the test is.
@@ -135,7 +135,7 @@ fn two_registrations_of_one_dmabuf_are_accessed_each() {
     let mut duo = Duo::new(open);
     let (fd, at) = dmabuf(LEN);
     let [all, part] = [mapped(at, LEN), mapped(at + OFFSET, 100_000)];
-    let name = |offset: usize, span| Given::new(fd.as_raw_fd(), offset as u64, span).expect("a dma-buf");
+    let name = |offset: usize, span| Dmabuf::new(fd.as_raw_fd(), offset as u64, span).expect("a dma-buf");
     let _named = [name(0, all), name(OFFSET, part)];
     let first = known(&mut duo, all);
     let reg = Reg { iov: &[part], access: BOTH, key: Some(7) };

@@ -1,7 +1,7 @@
 //! Memory of the program that it has named a dma-buf of (FI_MR_DMABUF).
 //!
-//! What it maps of a dma-heap, of udmabuf or of a device's BAR is memory of the host to the CPU, and none that an adapter
-//! can pin by its address. The descriptor is a copy, so that the program may close its own.
+//! What it maps of a dma-heap, of udmabuf or of a BAR is memory of the host to the CPU, and none that
+//! an adapter can pin by its address. The descriptor is a copy, so that the program may close its own.
 
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -39,12 +39,12 @@ fn all_mut() -> RwLockWriteGuard<'static, All> {
 
 /// Until it is dropped, its memory is found to be of its dma-buf.
 #[derive(Debug)]
-pub struct Given(u64);
+pub struct Dmabuf(u64);
 
-impl Given {
-    /// The memory begins at `offset` of this dma-buf: EBADF if that is no descriptor, EINVAL if it is of anything
-    /// else, or too short. A memfd that cannot shrink serves, too; no adapter takes one.
-    pub fn new(fd: RawFd, offset: u64, memory: Span) -> Result<Given, Error> {
+impl Dmabuf {
+    /// The memory begins at `offset` of this dma-buf: EBADF if that is no descriptor, EINVAL if it is of
+    /// anything else, or too short. A memfd that cannot shrink serves, too; no adapter takes one.
+    pub fn new(fd: RawFd, offset: u64, memory: Span) -> Result<Dmabuf, Error> {
         if fd < 0 {
             return Err(Error::os(libc::EBADF));
         }
@@ -57,11 +57,11 @@ impl Given {
         let all = &mut *all_mut();
         all.last += 1;
         all.entries.push(Entry { id: all.last, memory, fd: Arc::new(fd), offset });
-        Ok(Given(all.last))
+        Ok(Dmabuf(all.last))
     }
 }
 
-impl Drop for Given {
+impl Drop for Dmabuf {
     fn drop(&mut self) {
         all_mut().entries.retain(|entry| entry.id != self.0);
     }
@@ -69,7 +69,7 @@ impl Drop for Given {
 
 /// The dma-buf that all of this memory is of, and where in it the memory begins; of several the one that was
 /// named last.
-pub fn find_given(memory: Span) -> Option<(Arc<OwnedFd>, u64)> {
+pub fn find_dmabuf(memory: Span) -> Option<(Arc<OwnedFd>, u64)> {
     let all = all();
     let entry =
         all.entries.iter().rev().find(|e| e.memory.kind() == memory.kind() && e.memory.holds(memory))?;
@@ -77,8 +77,8 @@ pub fn find_given(memory: Span) -> Option<(Arc<OwnedFd>, u64)> {
 }
 
 /// Whether there is one.
-pub fn is_given(memory: Span) -> bool {
-    find_given(memory).is_some()
+pub fn has_dmabuf(memory: Span) -> bool {
+    find_dmabuf(memory).is_some()
 }
 
 #[cfg(test)]
@@ -88,38 +88,38 @@ mod tests {
     use super::*;
 
     fn file(len: usize) -> OwnedFd {
-        ipc::memfd::create(c"given", len, ipc::memfd::Writers::All).expect("a memfd")
+        ipc::memfd::create(c"dma-buf", len, ipc::memfd::Writers::All).expect("a memfd")
     }
 
     #[test]
     fn memory_is_of_the_dmabuf_that_was_named_last_until_its_end() {
         let memory = Span::leak(64);
         let part = memory.part(8, 16).unwrap();
-        assert!(!is_given(part));
+        assert!(!has_dmabuf(part));
         let (one, other) = (file(8192), file(8192));
-        let first = Given::new(one.as_raw_fd(), 4096, memory).unwrap();
+        let first = Dmabuf::new(one.as_raw_fd(), 4096, memory).unwrap();
         let (inode, of_one) =
             (|fd: &OwnedFd| super::super::inode(fd.as_raw_fd()), super::super::inode(one.as_raw_fd()));
         // The program closes its own.
         drop(one);
-        let (found, at) = find_given(part).unwrap();
+        let (found, at) = find_dmabuf(part).unwrap();
         assert_eq!((inode(&found).ok(), at), (of_one.clone().ok(), 4104));
         // SAFETY: a descriptor that is open.
         let flags = unsafe { libc::fcntl(found.as_raw_fd(), libc::F_GETFD) };
         assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
-        let second = Given::new(other.as_raw_fd(), 0, part).unwrap();
-        assert_eq!(find_given(part).map(|(fd, at)| (inode(&fd).ok(), at)), Some((inode(&other).ok(), 0)));
-        assert_eq!(find_given(memory).map(|(_, at)| at), Some(4096), "what the second one does not hold");
+        let second = Dmabuf::new(other.as_raw_fd(), 0, part).unwrap();
+        assert_eq!(find_dmabuf(part).map(|(fd, at)| (inode(&fd).ok(), at)), Some((inode(&other).ok(), 0)));
+        assert_eq!(find_dmabuf(memory).map(|(_, at)| at), Some(4096), "what the second one does not hold");
         drop(second);
-        assert_eq!(find_given(part).map(|(fd, _)| inode(&fd).ok()), Some(of_one.ok()));
+        assert_eq!(find_dmabuf(part).map(|(fd, _)| inode(&fd).ok()), Some(of_one.ok()));
         drop(first);
-        assert!(!is_given(part));
+        assert!(!has_dmabuf(part));
     }
 
     #[test]
     fn what_is_no_dmabuf_or_too_short_is_refused() {
         let (memory, fd) = (Span::leak(64), file(4096));
-        let of = |fd: RawFd, offset| Given::new(fd, offset, memory).map(drop).map_err(|e| e.errno());
+        let of = |fd: RawFd, offset| Dmabuf::new(fd, offset, memory).map(drop).map_err(|e| e.errno());
         assert_eq!(of(fd.as_raw_fd(), 4096 - 64), Ok(()));
         for offset in [4096 - 63, u64::MAX] {
             assert_eq!(of(fd.as_raw_fd(), offset), Err(libc::EINVAL), "{offset}");
@@ -127,6 +127,6 @@ mod tests {
         assert_eq!((of(-1, 0), of(RawFd::MAX, 0)), (Err(libc::EBADF), Err(libc::EBADF)));
         let other = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(of(other.as_raw_fd(), 0), Err(libc::EINVAL));
-        assert!(!is_given(memory));
+        assert!(!has_dmabuf(memory));
     }
 }

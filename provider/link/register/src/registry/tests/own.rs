@@ -2,12 +2,12 @@
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
-use hmem::share::Given;
+use hmem::share::Dmabuf;
 
 use super::*;
 
 /// Names a memfd for a dma-buf of this memory until what is returned is dropped.
-fn name(span: Span) -> Given {
+fn name(span: Span) -> Dmabuf {
     // SAFETY: a name, and numbers; the descriptor is new.
     let fd =
         unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"dma-buf".as_ptr(), libc::MFD_ALLOW_SEALING)) };
@@ -17,7 +17,7 @@ fn name(span: Span) -> Given {
             | libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK)
     };
     assert_eq!(sealed, 0);
-    Given::new(fd.as_raw_fd(), 0, span).expect("a dma-buf")
+    Dmabuf::new(fd.as_raw_fd(), 0, span).expect("a dma-buf")
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn the_programs_dmabuf_is_the_first_way_of_any_memory_until_it_is_closed() {
         drop(named);
         all.register(span, READ, false).expect("a way");
     }
-    let ways = [Way::Given, Way::Given, Way::Plain, Way::Given, Way::Given, Way::DmabufPcie];
+    let ways = [Way::Own, Way::Own, Way::Plain, Way::Own, Way::Own, Way::DmabufPcie];
     assert_eq!(all.device().calls, ways);
     let of = |kind| all.describe(kind, true).unwrap_or_default();
     assert_eq!(of(Kind::System), "System for peers by the program's dma-buf and address");
@@ -40,14 +40,14 @@ fn the_programs_dmabuf_is_the_first_way_of_any_memory_until_it_is_closed() {
 
 #[test]
 fn a_refusal_of_the_programs_dmabuf_is_kept_and_the_other_ways_are_tried() {
-    let mut all = registry_of(&[(Way::Given, libc::EOPNOTSUPP)], true);
+    let mut all = registry_of(&[(Way::Own, libc::EOPNOTSUPP)], true);
     let span = Span::leak(64);
     let _named = name(span);
     for _ in 0..2 {
         // What no device faults in is not registered on demand.
         all.register(span, Uses::default(), false).expect("a way");
     }
-    assert_eq!(all.device().calls, [Way::Given, Way::Plain, Way::Given, Way::Plain]);
+    assert_eq!(all.device().calls, [Way::Own, Way::Plain, Way::Own, Way::Plain]);
     let text = all.describe(Kind::System, false).expect("what came of it");
     assert_eq!(
         text,
