@@ -26,13 +26,20 @@ static inline int of_heap(size_t len)
 	return (int)ask.fd;
 }
 
+static inline int of_memfd(size_t len)
+{
+	int memory = memfd_create("dma-buf", MFD_ALLOW_SEALING);
+
+	MUST(memory >= 0 && !ftruncate(memory, (off_t)len) && !fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK), "memfd: %s", strerror(errno));
+	return memory;
+}
+
 static inline int of_udmabuf(size_t len)
 {
-	int memory = memfd_create("dma-buf", MFD_ALLOW_SEALING), maker = open("/dev/udmabuf", O_RDWR | O_CLOEXEC), fd;
+	int memory = of_memfd(len), maker = open("/dev/udmabuf", O_RDWR | O_CLOEXEC), fd;
 	struct udmabuf_create ask = { .memfd = (unsigned)memory, .flags = UDMABUF_FLAGS_CLOEXEC, .size = len };
 
-	MUST(memory >= 0 && maker >= 0, "/dev/udmabuf: %s", strerror(errno));
-	MUST(!ftruncate(memory, (off_t)len) && !fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK), "memfd: %s", strerror(errno));
+	MUST(maker >= 0, "/dev/udmabuf: %s", strerror(errno));
 	MUST((fd = ioctl(maker, UDMABUF_CREATE, &ask)) >= 0, "UDMABUF_CREATE: %s", strerror(errno));
 	close(memory);
 	close(maker);

@@ -5,7 +5,8 @@
  *
  *   given MEMORY MEMORY [revoke|kill]
  *
- * MEMORY is heap, udmabuf or vfio:FUNCTION (BAR 2 of a device that VFIO has), of each process. NODE is the address of both.
+ * MEMORY is heap, udmabuf or vfio:FUNCTION (BAR 2 of a device that VFIO has), of each process; or memfd, for the stand-in of libibverbs
+ * (ci/suite/verbs). NODE is the address of both.
  *
  * With revoke the second one has the exporter take its memory back (VFIO_DEVICE_RESET): the other one's next write fails, and what the
  * second one has sent; registered anew it is accessed. With kill the second one is killed while each writes to the other: the writes end, and
@@ -50,6 +51,8 @@ static void allocate(const char *memory)
 		from = (off_t)region.offset;
 		dmabuf = ioctl(vfio_device, VFIO_DEVICE_FEATURE, &ask);
 		MUST(dmabuf >= 0, "VFIO_DEVICE_FEATURE_DMA_BUF: %s", strerror(errno));
+	} else if (!strcmp(memory, "memfd")) {
+		mapped = dmabuf = of_memfd(LEN);
 	} else {
 		mapped = dmabuf = strcmp(memory, "heap") ? of_udmabuf(LEN) : of_heap(LEN);
 	}

@@ -130,7 +130,8 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
             Errno(e.errno())
         })
     });
-    let dmabuf = dmabuf.transpose()?;
+    // Without FI_MR_ALLOCATED the application may map other memory at the address meanwhile (fi_mr(3)).
+    let dmabuf = dmabuf.transpose()?.filter(|_| domain.shared.allocated);
     let mut access = Access::empty();
     access.set(Access::REMOTE_READ, w.access & fi::FI_REMOTE_READ != 0);
     access.set(Access::REMOTE_WRITE, w.access & fi::FI_REMOTE_WRITE != 0);

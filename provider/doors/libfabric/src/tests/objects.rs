@@ -120,9 +120,13 @@ fn memfd(len: usize) -> (OwnedFd, *mut c_void) {
 #[test]
 fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
     let w = World::new(Setting::default());
+    // SAFETY: attributes that `World` has leaked.
+    unsafe { (*(*w.info).domain_attr).mr_mode = fi::FI_MR_ALLOCATED };
+    let mut domain = ptr::null_mut();
+    assert_eq!(call!(w.fabric, ops.domain(w.info, &mut domain, NO)), 0);
     let len = 16 << 10;
     let (fd, base) = memfd(len);
-    let regattr = |of: fi::fi_mr_dmabuf| {
+    let of_domain = |domain: *mut fi::fid_domain, of: fi::fi_mr_dmabuf| {
         let attr = fi::fi_mr_attr {
             anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of },
             iface: fi::FI_HMEM_SYSTEM,
@@ -131,8 +135,9 @@ fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
             ..Default::default()
         };
         let mut mr = ptr::null_mut();
-        (call!(w.domain, mr.regattr(&attr, fi::FI_MR_DMABUF, &mut mr)), mr)
+        (call!(domain, mr.regattr(&attr, fi::FI_MR_DMABUF, &mut mr)), mr)
     };
+    let regattr = |of| of_domain(domain, of);
     let all = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset: 0, len, base_addr: base };
     let unmapped = fi::fi_mr_dmabuf { base_addr: ptr::null_mut(), ..all };
     assert_eq!(regattr(unmapped).0, -fi::FI_EOPNOTSUPP);
@@ -147,16 +152,21 @@ fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
     let [(one, first), (two, second)] =
         [(0, len), (100, 5000)].map(|(offset, len)| regattr(fi::fi_mr_dmabuf { offset, len, ..all }));
     assert_eq!((one, two), (0, 0));
+    // Where it has not agreed to FI_MR_ALLOCATED, other memory may be mapped there: its address alone counts.
+    let end = fi::fi_mr_dmabuf { offset: 8192, len: 8192, ..all };
+    let (rc, other) = of_domain(w.domain, end);
     // The program may close its own.
     drop(fd);
     // SAFETY: memory that nothing here follows.
     let at = |off: usize| unsafe { hmem::Span::new(base as usize + off, 8, hmem::Kind::System) };
     let offset = |off| hmem::share::find_dmabuf(at(off)).map(|(_, offset)| offset);
     assert_eq!((offset(0), offset(100), offset(len - 8)), (Some(0), Some(100), Some(len as u64 - 8)));
-    assert_eq!(close(first), 0);
+    assert_eq!((rc, close(first)), (0, 0));
+    assert_eq!(offset(8192), None);
+    assert_eq!(close(other), 0);
     assert_eq!((offset(0), offset(100), offset(5092), offset(5093)), (None, Some(100), Some(5092), None));
     assert_eq!(close(second), 0);
-    assert_eq!(offset(100), None);
+    assert_eq!((offset(100), close(domain)), (None, 0));
     w.end();
 }
 
