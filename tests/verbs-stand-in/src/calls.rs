@@ -104,7 +104,8 @@ fn register(
     }
     let (first, end) = (addr as u64, addr as u64 + len as u64);
     let has_pages = !lock().no_pages.iter().any(|(other, last)| first < *last && *other < end);
-    if !on_demand && !(has_pages && is_mapped(first, len)) {
+    let is_pinned = has_pages && is_mapped(first, len);
+    if !on_demand && !is_pinned {
         let peers = lock().peer_memory;
         let found = peers.map(|of| (of, (of.find)(first, len) as u64)).filter(|(_, at)| *at != 0);
         let Some((of, at)) = found else { return refuse(libc::EFAULT) };
