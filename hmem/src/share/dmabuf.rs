@@ -103,7 +103,7 @@ mod tests {
         // The program closes its own.
         drop(one);
         let (found, at) = find_dmabuf(part).unwrap();
-        assert_eq!((inode(&found).ok(), at), (of_one.clone().ok(), 4104));
+        assert_eq!((inode(&found).ok(), at), (of_one.ok(), 4104));
         // SAFETY: a descriptor that is open.
         let flags = unsafe { libc::fcntl(found.as_raw_fd(), libc::F_GETFD) };
         assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
