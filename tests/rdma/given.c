@@ -16,6 +16,7 @@
 #define MUST CHECK
 #include "../p2pmem/dmabufs.h"
 
+#include <dlfcn.h>
 #include <sys/socket.h>
 
 enum { LEN = 512 << 10, IN = LEN / 2, PIECE = 150000, ROUNDS = 6, BAR = 2, FLYING = 8, TAG = 7 };
@@ -58,6 +59,18 @@ static void allocate(const char *memory)
 	}
 	at = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, mapped, from);
 	MUST(at != MAP_FAILED, "mmap of %s: %s", memory, strerror(errno));
+}
+
+/* No device pins the mapping by its address, as those of the other exporters: what is accessed is so by the descriptor. */
+static void have_no_pages(void)
+{
+	void *lib = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	void (*no_pages)(uint64_t, uint64_t) = NULL;
+
+	if (lib)
+		*(void **)&no_pages = dlsym(lib, "stand_in_verbs_no_pages");
+	MUST(no_pages, "a memfd is for the stand-in of libibverbs: %s", dlerror());
+	no_pages((uintptr_t)at, LEN);
 }
 
 /* All but its first bytes, from inside of a page on. */
@@ -240,6 +253,8 @@ static void begin_with(const char *memory, int end, int role)
 	if (!at) {
 		allocate(memory);
 		fab_open(&fab, (struct fab_options){ .cq_size = 128, .tx_size = 64 });
+		if (!strcmp(memory, "memfd"))
+			have_no_pages();
 		register_memory();
 		/* The registration has its own. */
 		if (!keeps)

@@ -1,12 +1,13 @@
 //! Memory of the program that it has named a dma-buf of (FI_MR_DMABUF).
 //!
 //! What it maps of a dma-heap, of udmabuf or of a BAR is memory of the host to the CPU, and none that
-//! an adapter can pin by its address. The descriptor is a copy, so that the program may close its own.
+//! an adapter can pin by its address. The descriptor is a copy, so that the program may close its own: one of each
+//! dma-buf, however many registrations are of it.
 
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::file::vet;
+use super::file::{inode, vet};
 use crate::error::Error;
 use crate::span::Span;
 
@@ -15,7 +16,9 @@ use crate::span::Span;
 struct Entry {
     id: u64,
     memory: Span,
+    /// Of all entries of this inode: each dma-buf has its own since Linux 5.3.
     fd: Arc<OwnedFd>,
+    inode: [u64; 2],
     /// Where in it the memory begins.
     offset: u64,
 }
@@ -43,20 +46,23 @@ pub struct Dmabuf(u64);
 
 impl Dmabuf {
     /// The memory begins at `offset` of this dma-buf: EBADF if that is no descriptor, EINVAL if it is of
-    /// anything else, or too short. A memfd that cannot shrink serves, too; no adapter takes one.
+    /// anything else, or too short; EMFILE or ENFILE if there is no room for the first descriptor of it. A
+    /// memfd that cannot shrink serves, too; no adapter takes one.
     pub fn new(fd: RawFd, offset: u64, memory: Span) -> Result<Dmabuf, Error> {
-        if fd < 0 {
-            return Err(Error::os(libc::EBADF));
-        }
-        // SAFETY: it is copied by a call that checks the number.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(|_| Error::last_os())?;
-        vet(&fd, offset, memory.len() as u64).map_err(|e| match e.errno() {
+        let inode = inode(fd)?;
+        // SAFETY: fstat(2) has found it open; the program has it so for as long as this call.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        vet(fd, offset, memory.len() as u64).map_err(|e| match e.errno() {
             libc::EPERM => Error::os(libc::EINVAL),
             _ => e,
         })?;
         let all = &mut *all_mut();
+        let fd = match all.entries.iter().find(|entry| entry.inode == inode) {
+            Some(entry) => entry.fd.clone(),
+            None => Arc::new(fd.try_clone_to_owned().map_err(|_| Error::last_os())?),
+        };
         all.last += 1;
-        all.entries.push(Entry { id: all.last, memory, fd: Arc::new(fd), offset });
+        all.entries.push(Entry { id: all.last, memory, fd, inode, offset });
         Ok(Dmabuf(all.last))
     }
 }
@@ -114,6 +120,22 @@ mod tests {
         assert_eq!(find_dmabuf(part).map(|(fd, _)| inode(&fd).ok()), Some(of_one.ok()));
         drop(first);
         assert!(!has_dmabuf(part));
+    }
+
+    #[test]
+    fn registrations_of_one_dmabuf_share_a_descriptor() {
+        let (memory, other, file) = (Span::leak(4096), Span::leak(64), file(4096));
+        let (part, raw) = (|i: usize| memory.part(64 * i, 64).unwrap(), file.as_raw_fd());
+        let mut named: Vec<_> = (0..64).map(|i| Dmabuf::new(raw, 64 * i as u64, part(i)).unwrap()).collect();
+        // By another number, too.
+        let copy = file.try_clone().unwrap();
+        named.push(Dmabuf::new(copy.as_raw_fd(), 0, other).unwrap());
+        let of = |span| find_dmabuf(span).map(|(fd, at)| (fd.as_raw_fd(), at));
+        let (kept, _) = of(other).unwrap();
+        assert!((0..64).all(|i| of(part(i)) == Some((kept, 64 * i as u64))));
+        // It is there for as long as the last one.
+        named.drain(..64);
+        assert_eq!((of(part(0)), of(other)), (None, Some((kept, 0))));
     }
 
     #[test]

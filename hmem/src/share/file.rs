@@ -61,8 +61,8 @@ fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool, Error> {
 }
 
 /// Whether it is a dma-buf, as [`is_dmabuf`] says; an error also if it has not these bytes.
-pub(super) fn vet(fd: &OwnedFd, off: u64, len: u64) -> Result<bool, Error> {
-    let dmabuf = is_dmabuf(fd.as_fd())?;
+pub(super) fn vet(fd: BorrowedFd<'_>, off: u64, len: u64) -> Result<bool, Error> {
+    let dmabuf = is_dmabuf(fd)?;
     let invalid = Error::os(libc::EINVAL);
     let end = off.checked_add(len).ok_or(invalid)?;
     let size = if dmabuf {
@@ -146,7 +146,7 @@ pub(crate) fn import(pid: i32, export: &Export) -> Result<File, Error> {
 impl File {
     /// Maps `len` bytes of it from `off` on.
     pub(crate) fn map(fd: OwnedFd, off: u64, len: u64) -> Result<File, Error> {
-        let dmabuf = vet(&fd, off, len)?;
+        let dmabuf = vet(fd.as_fd(), off, len)?;
         let skip = off % PAGE;
         let bytes = usize::try_from(len + skip).map_err(|_| Error::os(libc::EINVAL))?;
         let map = |prot| {

@@ -121,17 +121,11 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         }
         spans.push(span);
     }
-    let dmabuf = w.dmabuf.map(|(fd, offset)| {
-        Dmabuf::new(fd, offset, spans[0]).map_err(|e| {
-            log::info!(
-                "fi_mr_regattr: descriptor {fd} is no dma-buf with {} bytes from {offset}: {e}",
-                spans[0].len()
-            );
-            Errno(e.errno())
-        })
-    });
     // Without FI_MR_ALLOCATED the application may map other memory at the address meanwhile (fi_mr(3)).
-    let dmabuf = dmabuf.transpose()?.filter(|_| domain.shared.allocated);
+    let dmabuf = match w.dmabuf {
+        Some(named) => name_dmabuf(named, spans[0])?.filter(|_| domain.shared.allocated),
+        None => None,
+    };
     let mut access = Access::empty();
     access.set(Access::REMOTE_READ, w.access & fi::FI_REMOTE_READ != 0);
     access.set(Access::REMOTE_WRITE, w.access & fi::FI_REMOTE_WRITE != 0);
@@ -159,6 +153,22 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         eq.post(fi::FI_MR_COMPLETE, fid.cast(), w.context, 0);
     }
     Ok(())
+}
+
+/// The memory begins at this offset of a dma-buf. Without room for a copy of its descriptor the address alone counts.
+fn name_dmabuf((fd, offset): (c_int, u64), memory: Span) -> Result<Option<Dmabuf>, Errno> {
+    match Dmabuf::new(fd, offset, memory) {
+        Ok(dmabuf) => Ok(Some(dmabuf)),
+        Err(e) if [libc::EMFILE, libc::ENFILE].contains(&e.errno()) => {
+            log::info!("fi_mr_regattr: {memory:?} is registered by its address alone: {e}");
+            Ok(None)
+        }
+        Err(e) => {
+            let len = memory.len();
+            log::info!("fi_mr_regattr: descriptor {fd} is no dma-buf with {len} bytes from {offset}: {e}");
+            Err(Errno(e.errno()))
+        }
+    }
 }
 
 /// Peers may come to memory that is unmapped by then: sees to it that they get an error. Says so once where

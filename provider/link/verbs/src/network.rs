@@ -219,7 +219,11 @@ impl Verbs {
 
 impl Remote for Verbs {
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
-        reaches(&self.objects.registered, kind, usage)
+        reaches(kind, || self.objects.registered.may(kind, usage.is_by_peers()))
+    }
+
+    fn reaches_memory(&self, span: &Span, usage: Usage) -> bool {
+        reaches(span.kind(), || self.objects.registered.may_take(span, usage.is_by_peers()))
     }
 
     fn registered(&self) -> String {

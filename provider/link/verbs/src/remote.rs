@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use below::{Dest, Lease, NotSent, Piece, Stop, Usage};
+use below::{Dest, Lease, NotSent, Piece, Stop};
 use hmem::{Caps, Kind, Span};
 use link_api::{Once, Way};
 use rdma_sys::{Mw, ibv_sge};
@@ -111,13 +111,11 @@ fn has_dmabuf(span: &Span) -> bool {
     register::Way::ALL.into_iter().any(|way| way.is_dmabuf() && way.is_for(span))
 }
 
-/// Whether the adapter may use memory of a kind so, as far as is known.
-pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) -> bool {
+/// Whether the adapter may use memory of a kind, as far as is known: of a device, if some way is left.
+pub(crate) fn reaches(kind: Kind, may: impl FnOnce() -> bool) -> bool {
     match kind {
         Kind::System => true,
-        Kind::Cuda | Kind::Rocr | Kind::Ze => {
-            registered.may(kind, [Usage::ReadByPeers, Usage::WrittenByPeers].contains(&usage))
-        }
+        Kind::Cuda | Kind::Rocr | Kind::Ze => may(),
         _ => false,
     }
 }

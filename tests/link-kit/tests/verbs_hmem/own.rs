@@ -238,3 +238,23 @@ fn a_fork_leaves_registrations_of_dmabufs_as_they_are() {
     duo.send(&[lasting(LEN, 6)], &[lasting(LEN, 50)]);
     assert_eq!(duo.counts.take()[2], 1, "accesses");
 }
+
+/// That a GPU's driver exports no dma-buf says nothing of memory of which the program names one.
+#[test]
+fn a_dmabuf_of_a_gpus_memory_is_accessed_where_the_driver_exports_none() {
+    set("sv0", &[]);
+    let (driver, mut duo) = (driver(0), Duo::new(open));
+    for seed in 0..3 {
+        let (accesses, bytes) = duo.counted_send(filled(&driver, LEN, seed), Span::leak(LEN));
+        assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");
+    }
+    let said = path(&duo);
+    assert!(said.contains("Cuda for peers by no way"), "{said}");
+    let ((fd, at), span) = (dmabuf(LEN), filled(&driver, LEN, 4));
+    hmem::write(&[mapped(at, LEN)], 0, &pattern(LEN, 4));
+    let _named = Dmabuf::new(fd.as_raw_fd(), 0, span).expect("a dma-buf");
+    duo.send_until_accesses(|| span);
+    is_one_access(&mut duo, span, Span::leak(LEN));
+    let said = path(&duo);
+    assert!(said.contains("Cuda for peers by the program's dma-buf"), "{said}");
+}

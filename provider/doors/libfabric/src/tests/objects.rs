@@ -117,27 +117,34 @@ fn memfd(len: usize) -> (OwnedFd, *mut c_void) {
     (fd, base)
 }
 
-#[test]
-fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
-    let w = World::new(Setting::default());
+/// A domain with FI_MR_ALLOCATED.
+fn allocated(w: &World) -> *mut fi::fid_domain {
     // SAFETY: attributes that `World` has leaked.
     unsafe { (*(*w.info).domain_attr).mr_mode = fi::FI_MR_ALLOCATED };
     let mut domain = ptr::null_mut();
     assert_eq!(call!(w.fabric, ops.domain(w.info, &mut domain, NO)), 0);
+    domain
+}
+
+fn register_dmabuf(domain: *mut fi::fid_domain, of: fi::fi_mr_dmabuf) -> (c_int, *mut fi::fid_mr) {
+    let attr = fi::fi_mr_attr {
+        anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of },
+        iface: fi::FI_HMEM_SYSTEM,
+        access: fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE,
+        requested_key: of.offset,
+        ..Default::default()
+    };
+    let mut mr = ptr::null_mut();
+    (call!(domain, mr.regattr(&attr, fi::FI_MR_DMABUF, &mut mr)), mr)
+}
+
+#[test]
+fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
+    let w = World::new(Setting::default());
+    let domain = allocated(&w);
     let len = 16 << 10;
     let (fd, base) = memfd(len);
-    let of_domain = |domain: *mut fi::fid_domain, of: fi::fi_mr_dmabuf| {
-        let attr = fi::fi_mr_attr {
-            anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of },
-            iface: fi::FI_HMEM_SYSTEM,
-            access: fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE,
-            requested_key: of.offset,
-            ..Default::default()
-        };
-        let mut mr = ptr::null_mut();
-        (call!(domain, mr.regattr(&attr, fi::FI_MR_DMABUF, &mut mr)), mr)
-    };
-    let regattr = |of| of_domain(domain, of);
+    let regattr = |of| register_dmabuf(domain, of);
     let all = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset: 0, len, base_addr: base };
     let unmapped = fi::fi_mr_dmabuf { base_addr: ptr::null_mut(), ..all };
     assert_eq!(regattr(unmapped).0, -fi::FI_EOPNOTSUPP);
@@ -154,7 +161,7 @@ fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
     assert_eq!((one, two), (0, 0));
     // Where it has not agreed to FI_MR_ALLOCATED, other memory may be mapped there: its address alone counts.
     let end = fi::fi_mr_dmabuf { offset: 8192, len: 8192, ..all };
-    let (rc, other) = of_domain(w.domain, end);
+    let (rc, other) = register_dmabuf(w.domain, end);
     // The program may close its own.
     drop(fd);
     // SAFETY: memory that nothing here follows.
@@ -167,6 +174,51 @@ fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
     assert_eq!((offset(0), offset(100), offset(5092), offset(5093)), (None, Some(100), Some(5092), None));
     assert_eq!(close(second), 0);
     assert_eq!((offset(100), close(domain)), (None, 0));
+    w.end();
+}
+
+/// What the process that has few descriptors has in its environment.
+const FEW: &str = "STRAIT_TEST_FEW_DESCRIPTORS";
+
+#[test]
+fn a_dmabuf_is_registered_by_its_address_where_there_is_no_room_for_a_descriptor() {
+    if std::env::var_os(FEW).is_none() {
+        // The limit is the process's.
+        let own = std::env::current_exe().expect("this program");
+        let name =
+            "tests::objects::a_dmabuf_is_registered_by_its_address_where_there_is_no_room_for_a_descriptor";
+        let child = std::process::Command::new(own).args(["--exact", name]).env(FEW, "1").output();
+        let child = child.expect("a process");
+        let text = String::from_utf8_lossy(&child.stdout);
+        return assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    }
+    let w = World::new(Setting::default());
+    let domain = allocated(&w);
+    let len = 16 << 10;
+    let [(fd, base), (other, at)] = [(); 2].map(|()| memfd(len));
+    let of = |fd: &OwnedFd, base_addr, offset| {
+        let of = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset, len: 4096, base_addr };
+        register_dmabuf(domain, of)
+    };
+    let (rc, first) = of(&fd, base, 0);
+    assert_eq!(rc, 0);
+    let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+    // SAFETY: a valid place.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
+    let mut all = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        all.push(file);
+    }
+    // One of the same dma-buf needs none.
+    let [(one, second), (two, third)] = [of(&fd, base, 4096), of(&other, at, 8192)];
+    assert_eq!((one, two), (0, 0));
+    drop(all);
+    // SAFETY: memory that nothing here follows.
+    let span = |base, off| unsafe { hmem::Span::new(base as usize + off, 8, hmem::Kind::System) };
+    let is_named = |base: *mut c_void, off| hmem::share::has_dmabuf(span(base, off));
+    assert_eq!((is_named(base, 4096), is_named(at, 8192)), (true, false));
+    assert_eq!([first, second, third].map(|mr| close(mr)), [0; 3]);
+    assert_eq!(close(domain), 0);
     w.end();
 }
 

@@ -63,8 +63,21 @@ fn a_kind_whose_other_ways_are_refused_is_not_registered_for_the_programs_dmabuf
     all.register(device(64), READ, false).expect_err("no way");
     assert!(!all.may(Kind::Cuda, true));
     let span = device(64);
+    assert!(!all.may_take(&span, true));
     let _named = name(span);
+    assert!(all.may_take(&span, true) && !all.may(Kind::Cuda, true), "of what is named alone");
     all.register(span, READ, false).expect("its dma-buf");
     assert!(all.may(Kind::Cuda, true));
     assert_eq!(all.describe(Kind::Cuda, true).as_deref(), Some("Cuda for peers by the program's dma-buf"));
+}
+
+#[test]
+fn what_is_named_is_not_reached_where_every_way_is_refused() {
+    let refused = Way::ALL.map(|way| (way, libc::EOPNOTSUPP));
+    let mut all = registry(&refused);
+    let span = device(64);
+    let _named = name(span);
+    assert!(all.may_take(&span, true));
+    all.register(span, READ, false).expect_err("no way");
+    assert!(!all.may_take(&span, true) && all.may_take(&span, false), "for this side nothing was tried");
 }
