@@ -1,8 +1,8 @@
 //! Memory of the program that it has named a dma-buf of (FI_MR_DMABUF).
 //!
 //! What it maps of a dma-heap, of udmabuf or of a BAR is memory of the host to the CPU, and none that
-//! an adapter can pin by its address. The descriptor is a copy, so that the program may close its own: one of each
-//! dma-buf, however many registrations are of it.
+//! an adapter can pin by its address. The descriptor is a copy, so that the program may close its own: one of
+//! each dma-buf, however many registrations are of it.
 
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

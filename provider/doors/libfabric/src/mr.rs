@@ -155,7 +155,8 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
     Ok(())
 }
 
-/// The memory begins at this offset of a dma-buf. Without room for a copy of its descriptor the address alone counts.
+/// The memory begins at this offset of a dma-buf. Without room for a copy of its descriptor the address alone
+/// counts.
 fn name_dmabuf((fd, offset): (c_int, u64), memory: Span) -> Result<Option<Dmabuf>, Errno> {
     match Dmabuf::new(fd, offset, memory) {
         Ok(dmabuf) => Ok(Some(dmabuf)),
