@@ -66,7 +66,10 @@ pack_tree
 
 if [ "${CHECKS:-}" != far ]; then
     begin dmabuf; dmabuf_devices user,id=net,restrict=on
-    boot dmabuf EPYC-v4 intel_iommu=on disks=1 -- dmabuf
+    # shellcheck disable=SC2086
+    boot dmabuf EPYC-v4 intel_iommu=on disks=1 -- ${CHECKS:-dmabuf}
+fi
+if [ -z "${CHECKS:-}" ]; then
     begin dmabuf-apart; dmabuf_devices user,id=net,restrict=on
     boot dmabuf-apart max intel_iommu=on disks=1 -- dmabuf_apart
 fi

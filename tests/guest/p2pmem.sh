@@ -242,6 +242,21 @@ pair_of() {
 }
 pair() { call "soft RDMA of two processes with dma-bufs: $*" pair_of 60 "$@"; }
 
+# of_link MEMORY MEMORY [revoke|kill]: processes over the link verbs, whose registrations name dma-bufs (FI_MR_DMABUF). The device carries
+# what each writes, reads and sends; frames have what comes before the keys do, of which one message is long.
+of_link() {
+    local status=0
+    LD_PRELOAD=/lib/dmabuf_ioctl.so FI_STRAIT_LINKS=verbs FI_STRAIT_TCP_TIMEOUT=10000 FI_STRAIT_LOG=info FI_STRAIT_REPORT=yes NODE=10.9.77.1 \
+        timeout -s KILL 120 given "$@" > /tmp/given 2>&1 || status=$?
+    grep -v 'strait\[' /tmp/given
+    grep -E 'memory is (not )?registered|memory of .* is not registered|second queue pair' /tmp/given | sed 's/.*info: //' | sort | uniq -c
+    grep -q "memory is registered: System for peers by the program's dma-buf" /tmp/given || status=3
+    grep -Eq '^strait:   network RMA +out +[0-9]+ +[0-9.]+ MiB' /tmp/given || status=4
+    if grep -Eq '^strait:   network +out +[0-9]+ +[0-9.]+ MiB' /tmp/given; then status=5; fi
+    return $status
+}
+link_verbs() { call "the link verbs, with dma-bufs that a program names: $*" of_link "$@"; }
+
 # In place of the kernel's driver the one that takes dma-bufs.
 patched() {
     vfio
@@ -267,7 +282,23 @@ check_dmabuf() {
     pair "vfio:$bar" "vfio:$(bars | tail -n 1)"
     pair "$near" "vfio:$bar"
     pair heap "vfio:$bar" revoke
+    check_dmabuf_links
     dmesg | grep -E 'rdma_rxe: (dma-buf|the exporter)' | sed 's/^/    kernel: /'
+}
+
+check_dmabuf_links() {
+    link_verbs heap udmabuf
+    link_verbs udmabuf "vfio:$bar"
+    link_verbs "vfio:$bar" "vfio:$(bars | tail -n 1)"
+    link_verbs heap "vfio:$bar" revoke
+    link_verbs heap udmabuf kill
+}
+
+# The last part of that alone.
+check_dmabuf_link() {
+    local memory bar
+    patched ""
+    check_dmabuf_links
 }
 
 # A processor whose host bridge passes nothing on: the BAR is none for the adapter.

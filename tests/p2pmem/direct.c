@@ -15,12 +15,10 @@
  * registration has the memory again.
  */
 #include "peer.h"
+#include "dmabufs.h"
 #include "../rdma/pair.h"
 
-#include <linux/dma-heap.h>
 #include <linux/netlink.h>
-#include <linux/udmabuf.h>
-#include <linux/vfio.h>
 #include <rdma/rdma_netlink.h>
 #include <sys/ioctl.h>
 
@@ -77,52 +75,6 @@ static int add_link(const char *netdev)
 	return 0;
 }
 
-static int of_heap(void)
-{
-	struct dma_heap_allocation_data ask = { .len = LEN, .fd_flags = O_RDWR | O_CLOEXEC };
-	int heap = open("/dev/dma_heap/system", O_RDWR | O_CLOEXEC);
-
-	MUST(heap >= 0 && !ioctl(heap, DMA_HEAP_IOCTL_ALLOC, &ask), "/dev/dma_heap/system: %s", strerror(errno));
-	close(heap);
-	return (int)ask.fd;
-}
-
-static int of_udmabuf(void)
-{
-	int memory = memfd_create("direct", MFD_ALLOW_SEALING), maker = open("/dev/udmabuf", O_RDWR | O_CLOEXEC), fd;
-	struct udmabuf_create ask = { .memfd = (unsigned)memory, .flags = UDMABUF_FLAGS_CLOEXEC, .size = LEN };
-
-	MUST(memory >= 0 && maker >= 0, "/dev/udmabuf: %s", strerror(errno));
-	MUST(!ftruncate(memory, LEN) && !fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK), "memfd: %s", strerror(errno));
-	MUST((fd = ioctl(maker, UDMABUF_CREATE, &ask)) >= 0, "UDMABUF_CREATE: %s", strerror(errno));
-	close(memory);
-	close(maker);
-	return fd;
-}
-
-/* A device that is bound to vfio-pci. */
-static int of_vfio(const char *function)
-{
-	struct vfio_group_status status = { .argsz = sizeof status };
-	char link[128], group[128];
-	ssize_t n;
-	int container = open("/dev/vfio/vfio", O_RDWR | O_CLOEXEC), opened;
-
-	snprintf(link, sizeof link, "/sys/bus/pci/devices/%s/iommu_group", function);
-	n = readlink(link, group, sizeof group - 1);
-	MUST(n > 0, "%s: %s", link, strerror(errno));
-	group[n] = 0;
-	snprintf(link, sizeof link, "/dev/vfio/%s", strrchr(group, '/') + 1);
-	opened = open(link, O_RDWR | O_CLOEXEC);
-	MUST(container >= 0 && opened >= 0, "%s: %s", link, strerror(errno));
-	MUST(!ioctl(opened, VFIO_GROUP_GET_STATUS, &status) && status.flags & VFIO_GROUP_FLAGS_VIABLE, "%s is not viable", link);
-	MUST(!ioctl(opened, VFIO_GROUP_SET_CONTAINER, &container), "VFIO_GROUP_SET_CONTAINER: %s", strerror(errno));
-	MUST(!ioctl(container, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU), "VFIO_SET_IOMMU: %s", strerror(errno));
-	vfio_device = ioctl(opened, VFIO_GROUP_GET_DEVICE_FD, function);
-	MUST(vfio_device >= 0, "VFIO_GROUP_GET_DEVICE_FD: %s", strerror(errno));
-	return vfio_device;
-}
-
 /* Publishes MEMORY, and allocates it. */
 static void allocate(const char *memory)
 {
@@ -132,11 +84,11 @@ static void allocate(const char *memory)
 
 	p2pmem = peer_open(!strncmp(memory, "sysfs:", 6) ? function + 1 : "given");
 	if (!strcmp(memory, "heap") || !strcmp(memory, "udmabuf")) {
-		fd = strcmp(memory, "heap") ? of_udmabuf() : of_heap();
+		fd = strcmp(memory, "heap") ? of_udmabuf(LEN) : of_heap(LEN);
 		GIVES(strait_p2pmem_publish_file(p2pmem, "given", NULL, fd, 0, LEN), 0);
 		close(fd);
 	} else if (!strncmp(memory, "vfio:", 5)) {
-		GIVES(strait_p2pmem_publish_vfio(p2pmem, "given", function + 1, of_vfio(function + 1), BAR, 0, LEN), 0);
+		GIVES(strait_p2pmem_publish_vfio(p2pmem, "given", function + 1, vfio_device = of_vfio(function + 1), BAR, 0, LEN), 0);
 	} else {
 		MUST(!strncmp(memory, "sysfs:", 6), "%s", memory);
 	}

@@ -60,6 +60,20 @@ fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool, Error> {
     }
 }
 
+/// Whether it is a dma-buf, as [`is_dmabuf`] says; an error also if it has not these bytes.
+pub(super) fn vet(fd: BorrowedFd<'_>, off: u64, len: u64) -> Result<bool, Error> {
+    let dmabuf = is_dmabuf(fd)?;
+    let invalid = Error::os(libc::EINVAL);
+    let end = off.checked_add(len).ok_or(invalid)?;
+    let size = if dmabuf {
+        // A dma-buf has its size by lseek(2) alone, and no position. SAFETY: plain numbers.
+        unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) }
+    } else {
+        stat(fd.as_raw_fd())?.st_size
+    };
+    if len == 0 || size < 0 || end > size as u64 { Err(invalid) } else { Ok(dmabuf) }
+}
+
 /// A descriptor of another process, or of this one.
 pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
     if pid == std::process::id() as i32 && fd >= 0 {
@@ -132,16 +146,9 @@ pub(crate) fn import(pid: i32, export: &Export) -> Result<File, Error> {
 impl File {
     /// Maps `len` bytes of it from `off` on.
     pub(crate) fn map(fd: OwnedFd, off: u64, len: u64) -> Result<File, Error> {
-        let dmabuf = is_dmabuf(fd.as_fd())?;
-        let invalid = Error::os(libc::EINVAL);
-        let end = off.checked_add(len).ok_or(invalid)?;
-        // A dma-buf has its size by lseek(2) alone. SAFETY: plain numbers.
-        let size = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
-        if len == 0 || size < 0 || end > size as u64 {
-            return Err(invalid);
-        }
+        let dmabuf = vet(fd.as_fd(), off, len)?;
         let skip = off % PAGE;
-        let bytes = usize::try_from(len + skip).map_err(|_| invalid)?;
+        let bytes = usize::try_from(len + skip).map_err(|_| Error::os(libc::EINVAL))?;
         let map = |prot| {
             let (fd, from) = (fd.as_raw_fd(), (off - skip) as libc::off_t);
             // SAFETY: a new mapping, where the kernel finds room.

@@ -6,6 +6,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `handle` | handles |
+//! | `dmabuf` | memory of this process of which the program has named a dma-buf |
 //! | `bytes` | handles as bytes |
 //! | `exported` | the handles that were made of this process's memory |
 //! | `owner` | other processes |
@@ -15,6 +16,7 @@
 //! | `plan` | the parts of a copy |
 
 mod bytes;
+mod dmabuf;
 mod exported;
 mod file;
 mod handle;
@@ -26,6 +28,7 @@ mod passed;
 mod plan;
 
 pub use bytes::List;
+pub use dmabuf::{Dmabuf, find_dmabuf, has_dmabuf};
 pub(crate) use exported::{cached_export, nameless};
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub use file::{FileAt, export_file};

@@ -20,6 +20,8 @@ mod support;
 mod apart;
 #[path = "verbs/lone.rs"]
 mod lone;
+#[path = "verbs_hmem/own.rs"]
+mod own;
 #[path = "verbs_hmem/random.rs"]
 mod random;
 #[path = "verbs_hmem/scarce.rs"]

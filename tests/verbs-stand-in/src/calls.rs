@@ -102,14 +102,16 @@ fn register(
     if on_demand && profile.is("noodp") {
         return refuse(libc::EOPNOTSUPP);
     }
-    if !on_demand && !is_mapped(addr as u64, len) {
+    let (first, end) = (addr as u64, addr as u64 + len as u64);
+    let has_pages = !lock().no_pages.iter().any(|(other, last)| first < *last && *other < end);
+    let is_pinned = has_pages && is_mapped(first, len);
+    if !on_demand && !is_pinned {
         let peers = lock().peer_memory;
-        let found = peers.map(|of| (of, (of.find)(addr as u64, len) as u64)).filter(|(_, at)| *at != 0);
+        let found = peers.map(|of| (of, (of.find)(first, len) as u64)).filter(|(_, at)| *at != 0);
         let Some((of, at)) = found else { return refuse(libc::EFAULT) };
-        let first = addr as u64;
         return add(pd, addr, iova, len, access, Backing::Peer { first, at, id: (of.id)(first), of });
     }
-    add(pd, addr, iova, len, access, Backing::Host(addr as u64))
+    add(pd, addr, iova, len, access, Backing::Host(first))
 }
 
 #[unsafe(no_mangle)]

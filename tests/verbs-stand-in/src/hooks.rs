@@ -53,6 +53,13 @@ pub extern "C" fn stand_in_verbs_no_faults(first: u64, len: u64) {
     lock().beyond.push((first, first + len));
 }
 
+/// This memory is a mapping without pages, as of a dma-heap or a BAR: it is not registered by its address, but on
+/// demand.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_no_pages(first: u64, len: u64) {
+    lock().no_pages.push((first, first + len));
+}
+
 /// What copies bytes of dma-bufs that no processor maps, to and from addresses of either kind, and of which
 /// allocation an address is: such a registration has bytes as long as that is the same.
 #[unsafe(no_mangle)]

@@ -43,7 +43,8 @@
 //! Where an answer is late, soft RoCE sends again what was not answered. Then it does requests that bind a window a second
 //! time, and goes on to read the memory of a write of several packets whose completion was polled: both end the queue pair,
 //! without a status but IBV_WC_WR_FLUSH_ERR. With `repeats` that is so of each such request before whose posting not all
-//! completions were polled, and of memory that is deregistered before a later request has completed.
+//! completions were polled, and of memory that is deregistered before a later request has completed, also that of the peer
+//! that it has read.
 //!
 //! Of both: memory that is unmapped while it is registered takes writes with success, and reads as zero, since its
 //! pages are pinned; on demand it is IBV_WC_REM_ACCESS_ERR. Pages mapped at the address since then are not known
@@ -53,7 +54,8 @@
 //! A test in the same process calls `stand_in_fail`, `stand_in_calls`, `stand_in_verbs_status` (a completion with an
 //! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too; one whose
 //! position is not 0 is a dma-buf that begins there),
-//! `stand_in_verbs_port` (up, down), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed),
+//! `stand_in_verbs_port` (up, down), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed), `stand_in_verbs_no_pages`
+//! (memory that is not pinned by its address),
 //! `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices),
 //! `stand_in_verbs_device_memory` (copies of dma-bufs of a GPU's driver) and `stand_in_verbs_event` (any asynchronous event).
 #![allow(

@@ -214,6 +214,8 @@ pub struct Receiving {
     pub atomics: VecDeque<(u32, u64)>,
     /// Reads that are being answered, and answers behind them.
     pub answers: VecDeque<Answer>,
+    /// The key of the newest request, if that is a read: a peer which `repeats` sends it once more.
+    pub again: Option<u32>,
 }
 
 #[derive(Debug)]

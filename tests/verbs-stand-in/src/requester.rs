@@ -243,10 +243,11 @@ impl State {
         true
     }
 
-    /// Memory is gone that a device which `repeats` still reads.
-    pub fn miss(&mut self, lkey: u32) {
+    /// Memory is gone that a device which `repeats` still reads, of its own or of a peer.
+    pub fn miss(&mut self, key: u32) {
         let repeats = |qp: &Qp| settings().devices[qp.device].is("repeats");
-        let reads = |qp: &Qp| qp.sending.again.iter().any(|piece| piece.key == lkey);
+        let is_read = |qp: &Qp| qp.receiving.again == Some(key);
+        let reads = |qp: &Qp| is_read(qp) || qp.sending.again.iter().any(|piece| piece.key == key);
         let missing = self.qps.iter().filter(|(_, qp)| repeats(qp) && reads(qp));
         let missing: Vec<u32> = missing.map(|(qpn, _)| *qpn).collect();
         missing.into_iter().for_each(|qpn| self.flush(qpn));

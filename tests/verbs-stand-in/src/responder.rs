@@ -49,6 +49,7 @@ impl State {
         if !allowed {
             return self.refuse(&packet, ibv::IBV_WC_REM_INV_REQ_ERR, ibv::IBV_EVENT_QP_REQ_ERR);
         }
+        qp.receiving.again = (packet.kind == Kind::Read).then_some(packet.rkey);
         match packet.kind {
             Kind::Send => self.message(packet),
             Kind::Write => self.write(packet),

@@ -44,6 +44,8 @@ pub struct State {
     pub peer_memory: Option<PeerMemory>,
     /// Memory that no device faults in.
     pub beyond: Vec<(u64, u64)>,
+    /// Memory that is mapped without pages, which no device pins by its address.
+    pub no_pages: Vec<(u64, u64)>,
     pub device_memory: Option<DeviceMemory>,
     pub windows: HashMap<u32, Window>,
     pub channels: HashMap<u32, Channel>,

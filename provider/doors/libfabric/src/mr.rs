@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrayvec::ArrayVec;
 use engine::{Access, MrId, Reg};
 use hmem::registry::Pages;
+use hmem::share::Dmabuf;
 use hmem::{Kind, Span, registry};
 use libc::{c_int, c_void, iovec};
 use libfabric_sys as fi;
@@ -27,6 +28,8 @@ pub(crate) struct MrFid {
     pub memory: Span,
     /// What keeps device memory usable meanwhile.
     _pages: ArrayVec<Pages, IOV_LIMIT>,
+    /// The dma-buf that it is of, if the program has passed one.
+    _dmabuf: Option<Dmabuf>,
     cntrs: Mutex<Vec<Ref<CntrFid>>>,
     /// It is of more than one stretch.
     many: bool,
@@ -69,6 +72,8 @@ struct Wanted {
     key: u64,
     flags: u64,
     context: *mut c_void,
+    /// The dma-buf that the memory is of, and where it begins there.
+    dmabuf: Option<(c_int, u64)>,
 }
 
 /// # Safety
@@ -116,6 +121,11 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         }
         spans.push(span);
     }
+    // Without FI_MR_ALLOCATED the application may map other memory at the address meanwhile (fi_mr(3)).
+    let dmabuf = match w.dmabuf {
+        Some(named) => name_dmabuf(named, spans[0])?.filter(|_| domain.shared.allocated),
+        None => None,
+    };
     let mut access = Access::empty();
     access.set(Access::REMOTE_READ, w.access & fi::FI_REMOTE_READ != 0);
     access.set(Access::REMOTE_WRITE, w.access & fi::FI_REMOTE_WRITE != 0);
@@ -129,6 +139,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         id,
         memory: spans[0],
         _pages: pages,
+        _dmabuf: dmabuf,
         cntrs: Mutex::default(),
         many: spans.len() > 1,
         named: Mutex::default(),
@@ -142,6 +153,23 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         eq.post(fi::FI_MR_COMPLETE, fid.cast(), w.context, 0);
     }
     Ok(())
+}
+
+/// The memory begins at this offset of a dma-buf. Without room for a copy of its descriptor the address alone
+/// counts.
+fn name_dmabuf((fd, offset): (c_int, u64), memory: Span) -> Result<Option<Dmabuf>, Errno> {
+    match Dmabuf::new(fd, offset, memory) {
+        Ok(dmabuf) => Ok(Some(dmabuf)),
+        Err(e) if [libc::EMFILE, libc::ENFILE].contains(&e.errno()) => {
+            log::info!("fi_mr_regattr: {memory:?} is registered by its address alone: {e}");
+            Ok(None)
+        }
+        Err(e) => {
+            let len = memory.len();
+            log::info!("fi_mr_regattr: descriptor {fd} is no dma-buf with {len} bytes from {offset}: {e}");
+            Err(Errno(e.errno()))
+        }
+    }
 }
 
 /// Peers may come to memory that is unmapped by then: sees to it that they get an error. Says so once where
@@ -195,7 +223,7 @@ unsafe extern "C" fn regv(
     context: *mut c_void,
 ) -> c_int {
     guard(|| {
-        let wanted = Wanted { iov, count, access, offset, key, flags, context };
+        let wanted = Wanted { iov, count, access, offset, key, flags, context, dmabuf: None };
         // SAFETY: the application passes an open domain, valid memory, and a place for the answer.
         unsafe { register(fid, &wanted, mr) }
     })
@@ -222,6 +250,7 @@ unsafe extern "C" fn regattr(
                 key: (*attr).requested_key,
                 flags,
                 context: (*attr).context,
+                dmabuf: None,
             };
             (wanted, obj::<DomainFid, _>(fid)?)
         };
@@ -230,8 +259,10 @@ unsafe extern "C" fn regattr(
         let place;
         if flags & fi::FI_MR_DMABUF != 0 {
             // SAFETY: with that flag the application passes such a structure.
-            place = dmabuf(unsafe { arg(wanted.iov.cast::<fi::fi_mr_dmabuf>().cast_mut())? })?;
-            wanted = Wanted { iov: &raw const place, count: 1, flags: flags & !fi::FI_MR_DMABUF, ..wanted };
+            let of = unsafe { arg(wanted.iov.cast::<fi::fi_mr_dmabuf>().cast_mut())? };
+            place = mapping(of)?;
+            let (flags, dmabuf) = (flags & !fi::FI_MR_DMABUF, Some((of.fd, of.offset)));
+            wanted = Wanted { iov: &raw const place, count: 1, flags, dmabuf, ..wanted };
         }
         // SAFETY: as above. What it keeps is kept until the registration has it, too.
         let _kept = unsafe { check(iface, &wanted)? };
@@ -240,11 +271,11 @@ unsafe extern "C" fn regattr(
     })
 }
 
-/// The address range that a dma-buf stands for. It is by that, not by the descriptor, that peers on
-/// this host get to the memory.
-fn dmabuf(of: &fi::fi_mr_dmabuf) -> Result<iovec, Errno> {
+/// Where a part of a dma-buf is mapped: links without adapters, and the program's own operations, know it by
+/// its address alone.
+fn mapping(of: &fi::fi_mr_dmabuf) -> Result<iovec, Errno> {
     if of.base_addr.is_null() {
-        log::info!("fi_mr_regattr: a dma-buf without base_addr asked; one with its address is offered");
+        log::info!("fi_mr_regattr: a dma-buf is to be registered without base_addr: it has to be mapped");
         return Err(Errno::OPNOTSUPP);
     }
     let off = usize::try_from(of.offset).map_err(|_| Errno::INVAL)?;

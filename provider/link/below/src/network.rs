@@ -197,6 +197,11 @@ impl Usage {
             Way::Put => Usage::WrittenFrom,
         }
     }
+
+    /// Whether a peer accesses it.
+    pub fn is_by_peers(self) -> bool {
+        matches!(self, Usage::ReadByPeers | Usage::WrittenByPeers)
+    }
 }
 
 /// A piece of an access: at the peer, and here.
@@ -298,6 +303,11 @@ pub trait Remote: Send {
     /// nevertheless.
     fn reaches(&self, kind: Kind, _usage: Usage) -> bool {
         kind == Kind::System
+    }
+
+    /// Whether this memory may be, of which more may be known than of its kind.
+    fn reaches_memory(&self, span: &Span, usage: Usage) -> bool {
+        self.reaches(span.kind(), usage)
     }
 
     /// By which way memory was registered, and why by no better one, for people; nothing where there is

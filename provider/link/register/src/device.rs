@@ -3,34 +3,38 @@
 use std::fmt;
 
 use hmem::registry::AdapterWrites;
+use hmem::share::has_dmabuf;
 use hmem::{Caps, Kind, Span};
 
 /// A way to register memory, from the best one on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Way {
+    /// As the dma-buf that the program has named.
+    Own = 0,
     /// As a dma-buf that is sure to be reachable over PCIe.
-    DmabufPcie = 0,
+    DmabufPcie = 1,
     /// As a dma-buf.
-    Dmabuf = 1,
+    Dmabuf = 2,
     /// By its address, which a peer-memory client of the kernel knows.
-    PeerMemory = 2,
+    PeerMemory = 3,
     /// By its address; the adapter faults pages in, and none is pinned.
-    OnDemand = 3,
+    OnDemand = 4,
     /// By its address, as memory of the process.
-    Plain = 4,
+    Plain = 5,
 }
 
 impl Way {
     /// How many there are.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
     /// All of them, in the order in which they are tried.
     pub const ALL: [Way; Way::COUNT] =
-        [Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory, Way::OnDemand, Way::Plain];
+        [Way::Own, Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory, Way::OnDemand, Way::Plain];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
         match self {
+            Way::Own => "the program's dma-buf",
             Way::DmabufPcie => "dma-buf over PCIe",
             Way::Dmabuf => "dma-buf",
             Way::PeerMemory => "peer memory",
@@ -39,12 +43,19 @@ impl Way {
         }
     }
 
-    /// Whether this way is one for such memory at all. The host's is registered by its address alone.
+    /// Whether it is a dma-buf, whose keys no memory window keeps from other peers.
+    pub fn is_dmabuf(self) -> bool {
+        [Way::Own, Way::DmabufPcie, Way::Dmabuf].contains(&self)
+    }
+
+    /// Whether this way is one for such memory at all. The host's is registered by its address alone, unless
+    /// the program has named a dma-buf that it is of: that is memory which no adapter faults in.
     pub fn is_for(self, span: &Span) -> bool {
         match self {
+            Way::Own => has_dmabuf(*span),
             Way::DmabufPcie | Way::Dmabuf => span.can(Caps::DMABUF),
             Way::PeerMemory => span.can(Caps::DEVICE),
-            Way::OnDemand => span.kind() == Kind::System && span.can(Caps::CPU),
+            Way::OnDemand => span.kind() == Kind::System && span.can(Caps::CPU) && !has_dmabuf(*span),
             Way::Plain => span.can(Caps::CPU),
         }
     }

@@ -61,12 +61,12 @@ impl Refused {
     }
 
     /// Whether some way is left for this kind. By its address a device's memory is registered where the host
-    /// accesses it, too, which one that was says.
+    /// accesses it, too, which one that was says, and as a dma-buf of the program's where that has named one.
     pub(crate) fn may(&self, kind: Kind, for_peers: bool) -> bool {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];
         Way::ALL.into_iter().any(|way| {
-            let is_hosts = [Way::OnDemand, Way::Plain].contains(&way);
-            let takes = !is_hosts || kind == Kind::System || tried[way as usize].works;
+            let is_some = [Way::Own, Way::OnDemand, Way::Plain].contains(&way);
+            let takes = !is_some || kind == Kind::System || tried[way as usize].works;
             takes && self.last_of_many(kind, for_peers, way).is_none()
         })
     }
@@ -74,17 +74,22 @@ impl Refused {
     /// By which way memory of this kind was registered, and the refusals before it.
     pub(crate) fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];
-        let by = Way::ALL.into_iter().find(|way| tried[*way as usize].works);
-        let no_better = &tried[..=by.map_or(Way::COUNT - 1, |way| way as usize)];
+        // What the program names is its own to choose, and says nothing of other memory.
+        let is_own = tried[Way::Own as usize].works;
+        let by = Way::ALL[1..].iter().find(|way| tried[**way as usize].works);
+        let last = by.copied().or(is_own.then_some(Way::Own)).unwrap_or(Way::Plain);
+        let no_better = &tried[..=last as usize];
         let mut refused: Vec<String> =
             no_better.iter().filter_map(|t| t.last).map(|refusal| refusal.to_string()).collect();
-        if by.is_none() && refused.is_empty() {
+        let names = [is_own.then_some(Way::Own), by.copied()].into_iter().flatten().map(Way::name);
+        let by = names.collect::<Vec<_>>().join(" and ");
+        if by.is_empty() && refused.is_empty() {
             return None;
         }
         refused.extend(self.1[kind as usize].map(|refusal| format!("written: {refusal}")));
         let whose = if for_peers { " for peers" } else { "" };
         let but =
             if refused.is_empty() { String::new() } else { format!(" (not {})", refused.join("; not ")) };
-        Some(format!("{kind:?}{whose} by {}{but}", by.map_or("no way", Way::name)))
+        Some(format!("{kind:?}{whose} by {}{but}", if by.is_empty() { "no way" } else { &by }))
     }
 }

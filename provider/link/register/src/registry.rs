@@ -270,6 +270,14 @@ impl<D: Device> Registry<D> {
         self.refused.may(kind, for_peers)
     }
 
+    /// The same of this memory: what the program has named a dma-buf of may be registered as that whatever
+    /// came of other memory of its kind.
+    pub fn may_take(&self, span: &Span, for_peers: bool) -> bool {
+        let kind = span.kind();
+        let is_left = |way: Way| self.refused.last_of_many(kind, for_peers, way).is_none();
+        self.may(kind, for_peers) || is_left(Way::Own) && Way::Own.is_for(span)
+    }
+
     /// By which way memory of this kind was registered for that, and why by no better one, for people; `None`
     /// if none was to be.
     pub fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {

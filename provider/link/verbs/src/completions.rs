@@ -67,7 +67,11 @@ impl Verbs {
         pair.take_late(done).into_iter().for_each(|late| end_request(registered, late));
         // Without a later request its own would stay registered.
         if pair.has_late() && pair.in_use() == 0 && self.credits > 0 {
-            self.credits -= usize::from(pair.follow(id));
+            let is_posted = pair.follow(id);
+            self.credits -= usize::from(is_posted);
+            if !is_posted && pair.delays {
+                self.fail(number, None, "no request can be posted behind an access".into());
+            }
         }
     }
 

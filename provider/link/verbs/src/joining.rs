@@ -20,11 +20,6 @@ pub(crate) struct Joining<'a>(pub(crate) &'a mut Verbs);
 impl Joining<'_> {
     /// Makes a queue pair in a domain of its own: its number, and what is announced of it.
     fn make(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
-        // It repeats reads, too, also one that is over, of which the owner of the memory has heard by the
-        // first queue pair.
-        if self.0.sizes.repeats {
-            return Err(("a driver that repeats no request", libc::EOPNOTSUPP));
-        }
         let made = self.try_to_make(first);
         if made.is_err() && self.0.end_closing() { self.try_to_make(first) } else { made }
     }
@@ -50,6 +45,9 @@ impl Joining<'_> {
         let mut pair = Pair::new(qp, psn);
         // Of a shared queue it has none.
         pair.is_last = true;
+        // A driver repeats reads that are over, too, also once the owner of the memory has heard of that by
+        // the first queue pair.
+        pair.delays = sizes.repeats;
         let number = pairs.add(|_| Ok(pair)).map_err(|_| ("its queue pairs", libc::ENOSPC))?;
         let domain = seconds.offer(first, number, pd.clone());
         registered.device().add_domain(domain, &pd);

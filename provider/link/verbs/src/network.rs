@@ -162,7 +162,8 @@ impl Verbs {
     /// A queue pair is gone: what it had is this side's again.
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
         self.objects.receives.end_owner(number, pair.receives);
-        let (late, posted) = (pair.take_late(None), pair.drop_posted().collect::<Vec<Posted>>());
+        let (late, delayed) = (pair.take_late(None), pair.take_delayed());
+        let posted = pair.drop_posted().collect::<Vec<Posted>>();
         let Objects { windows, registered, .. } = &mut *self.objects;
         for lease in windows.end_pair(number) {
             end_registration(registered, lease);
@@ -178,6 +179,7 @@ impl Verbs {
         self.credits += posted.len();
         let (did, is_own_memory) = (&mut self.did, false);
         let mut used = Used { windows, sends, bounces, registered, did, pair: number, is_own_memory };
+        delayed.into_iter().for_each(|one| used.free(one, true));
         posted.into_iter().for_each(|one| used.free(one, false));
     }
 
@@ -217,7 +219,11 @@ impl Verbs {
 
 impl Remote for Verbs {
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
-        reaches(&self.objects.registered, kind, usage)
+        reaches(kind, || self.objects.registered.may(kind, usage.is_by_peers()))
+    }
+
+    fn reaches_memory(&self, span: &Span, usage: Usage) -> bool {
+        reaches(span.kind(), || self.objects.registered.may_take(span, usage.is_by_peers()))
     }
 
     fn registered(&self) -> String {

@@ -94,6 +94,11 @@ pub(crate) struct Pair {
     newest: Option<u64>,
     /// [`Access::late`] of the request that has completed last.
     late: Option<u64>,
+    /// An access that is done is over once a later request has completed: the driver may repeat it until
+    /// then.
+    pub(crate) delays: bool,
+    /// That access.
+    delayed: Option<Posted>,
     /// A request that was to be posted alone has waited in vain since some were posted.
     is_long_in_use: bool,
     /// Receives that are posted to it, where it has its own.
@@ -114,6 +119,8 @@ impl Pair {
             accesses: 0,
             newest: None,
             late: None,
+            delays: false,
+            delayed: None,
             is_long_in_use: false,
             receives: 0,
             is_last: false,
@@ -226,7 +233,8 @@ impl Pair {
     }
 
     /// The request of this number has completed, as `is_done` says, and with it all before it, which are
-    /// handed to `free`; the one itself is returned. `None`: it had been before.
+    /// handed to `free`, but what it [delays](Pair::delays); the one itself is returned. `None`: it had been
+    /// before.
     pub(crate) fn complete(
         &mut self,
         number: u32,
@@ -241,9 +249,14 @@ impl Pair {
         let mut own = None;
         // Behind a request that has failed, those before it need not have been done.
         for one in self.posted.drain(..=ahead) {
-            self.accesses -= u32::from(one.access.is_some());
-            free(one, is_done);
             own = Some(one);
+            let is_delayed = self.delays && is_done && one.access.is_some();
+            let over = std::mem::replace(&mut self.delayed, is_delayed.then_some(one));
+            let now = Some((one, is_done)).filter(|_| !is_delayed);
+            for (one, is_done) in over.map(|one| (one, true)).into_iter().chain(now) {
+                self.accesses -= u32::from(one.access.is_some());
+                free(one, is_done);
+            }
         }
         self.is_long_in_use &= !self.posted.is_empty();
         own
@@ -264,9 +277,9 @@ impl Pair {
         self.is_long_in_use = true;
     }
 
-    /// Whether a registration is used until a later request has completed.
+    /// Whether something is used until a later request has completed.
     pub(crate) fn has_late(&self) -> bool {
-        self.late.is_some()
+        self.late.is_some() || self.delayed.is_some()
     }
 
     /// Posts a request that moves no bytes, with the id of [`Pair::post`]; whether it was posted.
@@ -274,6 +287,11 @@ impl Pair {
         let (verb, posted) = (Verb::Write((0, 0)), Posted::default());
         // SAFETY: no bytes.
         unsafe { self.post(id, verb, ibv_sge::default(), (false, true), posted) }.is_ok()
+    }
+
+    /// The access that was delayed, whose queue pair is gone.
+    pub(crate) fn take_delayed(&mut self) -> Option<Posted> {
+        self.delayed.take()
     }
 
     /// Gives all requests up, whose queue pair is gone.

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use hmem::registry::AdapterWrites;
+use hmem::share::find_dmabuf;
 use hmem::{Caps, Span, registry};
 use rdma_sys::{Access, Bind, Dmabuf, Mr, Mw, Pd, ibv_sge};
 use register::{Device, Uses, Way};
@@ -151,6 +153,17 @@ impl Adapter {
     }
 }
 
+/// The dma-buf of memory by this way, and where in it that begins.
+fn dmabuf_of(way: Way, span: Span) -> Result<(Arc<OwnedFd>, u64), (&'static str, i32)> {
+    if way == Way::Own {
+        return find_dmabuf(span).ok_or((way.name(), libc::ENOENT));
+    }
+    let (memory, pcie) = (registry::of(span.kind()), way == Way::DmabufPcie);
+    let exported = memory.export_dmabuf(span.addr() as usize, span.len(), pcie);
+    let (fd, offset) = exported.map_err(|e| ("the export of a dma-buf", e.errno()))?;
+    Ok((Arc::new(fd), offset))
+}
+
 /// What the device may do. Peers may do nothing but by windows, where they share the domain.
 fn access(uses: Uses) -> Access {
     let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
@@ -185,8 +198,7 @@ impl Device for Adapter {
         if way == Way::PeerMemory && !self.knows_peers {
             return Err((PEERS, libc::ENODEV));
         }
-        let is_dmabuf = matches!(way, Way::DmabufPcie | Way::Dmabuf);
-        if is_dmabuf && uses.domain == 0 && uses.is_for_peers() {
+        if way.is_dmabuf() && uses.domain == 0 && uses.is_for_peers() {
             return Err(self.refuse_dmabuf(way, span, uses));
         }
         let pd = match uses.domain {
@@ -194,10 +206,8 @@ impl Device for Adapter {
             domain => self.domains.get(&domain).ok_or(NO_DOMAIN)?,
         };
         let (mr, iova) = match way {
-            Way::DmabufPcie | Way::Dmabuf => {
-                let exported =
-                    registry::of(span.kind()).export_dmabuf(first as usize, len, way == Way::DmabufPcie);
-                let (fd, offset) = exported.map_err(|e| ("the export of a dma-buf", e.errno()))?;
+            Way::Own | Way::DmabufPcie | Way::Dmabuf => {
+                let (fd, offset) = dmabuf_of(way, span)?;
                 let iova = first - first % PAGE + offset % PAGE;
                 let part = Dmabuf { fd: fd.as_fd(), offset, len, iova };
                 // SAFETY: memory that peers or requests of this side access until the registration ends: a

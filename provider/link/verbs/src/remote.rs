@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use below::{Dest, Lease, NotSent, Piece, Stop, Usage};
+use below::{Dest, Lease, NotSent, Piece, Stop};
 use hmem::{Caps, Kind, Span};
 use link_api::{Once, Way};
 use rdma_sys::{Mw, ibv_sge};
@@ -106,13 +106,16 @@ impl Objects {
     }
 }
 
-/// Whether the adapter may use memory of a kind so, as far as is known.
-pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) -> bool {
+/// Whether memory may be registered as a dma-buf.
+fn has_dmabuf(span: &Span) -> bool {
+    register::Way::ALL.into_iter().any(|way| way.is_dmabuf() && way.is_for(span))
+}
+
+/// Whether the adapter may use memory of a kind, as far as is known: of a device, if some way is left.
+pub(crate) fn reaches(kind: Kind, may: impl FnOnce() -> bool) -> bool {
     match kind {
         Kind::System => true,
-        Kind::Cuda | Kind::Rocr | Kind::Ze => {
-            registered.may(kind, [Usage::ReadByPeers, Usage::WrittenByPeers].contains(&usage))
-        }
+        Kind::Cuda | Kind::Rocr | Kind::Ze => may(),
         _ => false,
     }
 }
@@ -122,7 +125,8 @@ pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
     let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].into_iter();
     let all = kinds.flat_map(|kind| [false, true].map(|for_peers| registered.describe(kind, for_peers)));
     let is_shown = |text: &String| {
-        !text.starts_with("System") || text.contains("(not ") || text.contains(register::Way::OnDemand.name())
+        let named = [register::Way::OnDemand, register::Way::Own].map(register::Way::name);
+        !text.starts_with("System") || text.contains("(not ") || named.iter().any(|name| text.contains(name))
     };
     all.flatten().filter(is_shown).collect::<Vec<_>>().join(", ")
 }
@@ -205,7 +209,7 @@ impl Accesses<'_> {
 
     pub(crate) fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
         let (first, may) = (to.0 as u32, (way == Way::Get, way == Way::Put));
-        let is_dmabuf = span.can(Caps::DMABUF);
+        let is_dmabuf = has_dmabuf(&span);
         if is_dmabuf {
             if Joining(self.0).is_usable(first) {
                 return self.lease_apart(first, span, may);
@@ -230,7 +234,7 @@ impl Accesses<'_> {
     pub(crate) fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
         self.0.objects.registered.device().try_dmabufs(None);
         let found = self.lease(span, (read, write), true);
-        if !span.can(Caps::DMABUF) || !self.0.objects.registered.device().takes_dmabufs() {
+        if !has_dmabuf(&span) || !self.0.objects.registered.device().takes_dmabufs() {
             return found;
         }
         // By the one that is for this side each peer finds out how it is called.
@@ -390,7 +394,8 @@ impl Accesses<'_> {
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: local.len() as u32, lkey: 0 };
             Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
         } else {
-            self.0.objects.find_local(op, piece, (domain, self.0.sizes.repeats))?
+            let repeats = self.0.sizes.repeats && domain.is_none();
+            self.0.objects.find_local(op, piece, (domain, repeats))?
         };
         let verb = match (piece.once, piece.way) {
             (Some(Once::Write(data)), _) => Verb::WriteWithData(remote, data),

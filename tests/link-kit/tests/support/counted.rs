@@ -116,6 +116,9 @@ impl<F: Below> Remote for Counted<F> {
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
         self.0.reaches(kind, usage)
     }
+    fn reaches_memory(&self, span: &Span, usage: Usage) -> bool {
+        self.0.reaches_memory(span, usage)
+    }
     fn registered(&self) -> String {
         self.0.registered()
     }

@@ -376,7 +376,7 @@ fn an_error_of_the_second_queue_pair_is_the_end_of_the_peer_and_what_follows_con
 }
 
 /// Registered memory of a device, which its peer knows: once a first access has gone in frames, and the key is there.
-fn known(duo: &mut Duo<Verbs>, target: Span) -> engine::MrId {
+pub fn known(duo: &mut Duo<Verbs>, target: Span) -> engine::MrId {
     let (mr, _) = duo.b.domain.mr_reg(&Reg { iov: &[target], access: BOTH, key: Some(9) }).expect("a key");
     let to = duo.a.peer;
     for _ in 0..100 {
@@ -432,7 +432,7 @@ fn is_accessed(device: &str) {
 }
 
 /// Closes a registration while its peer makes progress.
-fn closes(duo: &mut Duo<Verbs>, mr: engine::MrId) {
+pub fn closes(duo: &mut Duo<Verbs>, mr: engine::MrId) {
     let is_done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (a, b, is_done) = (&mut duo.a, &mut duo.b, &is_done);

@@ -1,5 +1,7 @@
 //! Opening and closing, and what is asked wrongly.
 
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
 use super::*;
 
 #[test]
@@ -94,15 +96,129 @@ fn device_memory_is_refused_by_name() {
     let mut mr = ptr::null_mut();
     assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), -fi::FI_EOPNOTSUPP);
     let attr = fi::fi_mr_attr { iface: fi::FI_HMEM_SYSTEM, ..attr };
-    let of = fi::fi_mr_dmabuf { fd: -1, offset: 0, len: 8, base_addr: ptr::null_mut() };
-    let buf = fi::fi_mr_attr { anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of }, ..attr };
-    assert_eq!(call!(w.domain, mr.regattr(&buf, fi::FI_MR_DMABUF, &mut mr)), -fi::FI_EOPNOTSUPP);
-    let of = fi::fi_mr_dmabuf { base_addr: iov.iov_base, offset: 4, len: 4, ..of };
-    let buf = fi::fi_mr_attr { anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of }, ..attr };
-    assert_eq!(call!(w.domain, mr.regattr(&buf, fi::FI_MR_DMABUF, &mut mr)), 0);
-    assert_eq!(close(mr), 0);
     assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), 0);
     assert_eq!(close(mr), 0);
+    w.end();
+}
+
+/// A memfd that stands for a dma-buf, and its mapping, which stays.
+fn memfd(len: usize) -> (OwnedFd, *mut c_void) {
+    // SAFETY: a name, and numbers; the descriptor is new.
+    let fd =
+        unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"dma-buf".as_ptr(), libc::MFD_ALLOW_SEALING)) };
+    let (raw, both) = (fd.as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: numbers, and a mapping where the kernel finds room.
+    let base = unsafe {
+        assert_eq!(libc::ftruncate(raw, len as libc::off_t), 0);
+        assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
+        libc::mmap(ptr::null_mut(), len, both, libc::MAP_SHARED, raw, 0)
+    };
+    assert_ne!(base, libc::MAP_FAILED);
+    (fd, base)
+}
+
+/// A domain with FI_MR_ALLOCATED.
+fn allocated(w: &World) -> *mut fi::fid_domain {
+    // SAFETY: attributes that `World` has leaked.
+    unsafe { (*(*w.info).domain_attr).mr_mode = fi::FI_MR_ALLOCATED };
+    let mut domain = ptr::null_mut();
+    assert_eq!(call!(w.fabric, ops.domain(w.info, &mut domain, NO)), 0);
+    domain
+}
+
+fn register_dmabuf(domain: *mut fi::fid_domain, of: fi::fi_mr_dmabuf) -> (c_int, *mut fi::fid_mr) {
+    let attr = fi::fi_mr_attr {
+        anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of },
+        iface: fi::FI_HMEM_SYSTEM,
+        access: fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE,
+        requested_key: of.offset,
+        ..Default::default()
+    };
+    let mut mr = ptr::null_mut();
+    (call!(domain, mr.regattr(&attr, fi::FI_MR_DMABUF, &mut mr)), mr)
+}
+
+#[test]
+fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
+    let w = World::new(Setting::default());
+    let domain = allocated(&w);
+    let len = 16 << 10;
+    let (fd, base) = memfd(len);
+    let regattr = |of| register_dmabuf(domain, of);
+    let all = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset: 0, len, base_addr: base };
+    let unmapped = fi::fi_mr_dmabuf { base_addr: ptr::null_mut(), ..all };
+    assert_eq!(regattr(unmapped).0, -fi::FI_EOPNOTSUPP);
+    for fd in [-1, 1 << 20] {
+        assert_eq!(regattr(fi::fi_mr_dmabuf { fd, ..all }).0, -libc::EBADF, "{fd}");
+    }
+    let other = std::fs::File::open("/dev/null").expect("no dma-buf");
+    assert_eq!(regattr(fi::fi_mr_dmabuf { fd: other.as_raw_fd(), ..all }).0, -fi::FI_EINVAL);
+    for (offset, len) in [(0, len + 1), (len as u64 - 7, 8), (0, 0), (u64::MAX, 1)] {
+        assert_eq!(regattr(fi::fi_mr_dmabuf { offset, len, ..all }).0, -fi::FI_EINVAL, "{offset} {len}");
+    }
+    let [(one, first), (two, second)] =
+        [(0, len), (100, 5000)].map(|(offset, len)| regattr(fi::fi_mr_dmabuf { offset, len, ..all }));
+    assert_eq!((one, two), (0, 0));
+    // Where it has not agreed to FI_MR_ALLOCATED, other memory may be mapped there: its address alone counts.
+    let end = fi::fi_mr_dmabuf { offset: 8192, len: 8192, ..all };
+    let (rc, other) = register_dmabuf(w.domain, end);
+    // The program may close its own.
+    drop(fd);
+    // SAFETY: memory that nothing here follows.
+    let at = |off: usize| unsafe { hmem::Span::new(base as usize + off, 8, hmem::Kind::System) };
+    let offset = |off| hmem::share::find_dmabuf(at(off)).map(|(_, offset)| offset);
+    assert_eq!((offset(0), offset(100), offset(len - 8)), (Some(0), Some(100), Some(len as u64 - 8)));
+    assert_eq!((rc, close(first)), (0, 0));
+    assert_eq!(offset(8192), None);
+    assert_eq!(close(other), 0);
+    assert_eq!((offset(0), offset(100), offset(5092), offset(5093)), (None, Some(100), Some(5092), None));
+    assert_eq!(close(second), 0);
+    assert_eq!((offset(100), close(domain)), (None, 0));
+    w.end();
+}
+
+/// What the process that has few descriptors has in its environment.
+const FEW: &str = "STRAIT_TEST_FEW_DESCRIPTORS";
+
+#[test]
+fn a_dmabuf_is_registered_by_its_address_where_there_is_no_room_for_a_descriptor() {
+    if std::env::var_os(FEW).is_none() {
+        // The limit is the process's.
+        let own = std::env::current_exe().expect("this program");
+        let name =
+            "tests::objects::a_dmabuf_is_registered_by_its_address_where_there_is_no_room_for_a_descriptor";
+        let child = std::process::Command::new(own).args(["--exact", name]).env(FEW, "1").output();
+        let child = child.expect("a process");
+        let text = String::from_utf8_lossy(&child.stdout);
+        return assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    }
+    let w = World::new(Setting::default());
+    let domain = allocated(&w);
+    let len = 16 << 10;
+    let [(fd, base), (other, at)] = [(); 2].map(|()| memfd(len));
+    let of = |fd: &OwnedFd, base_addr, offset| {
+        let of = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset, len: 4096, base_addr };
+        register_dmabuf(domain, of)
+    };
+    let (rc, first) = of(&fd, base, 0);
+    assert_eq!(rc, 0);
+    let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+    // SAFETY: a valid place.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
+    let mut all = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        all.push(file);
+    }
+    // One of the same dma-buf needs none.
+    let [(one, second), (two, third)] = [of(&fd, base, 4096), of(&other, at, 8192)];
+    assert_eq!((one, two), (0, 0));
+    drop(all);
+    // SAFETY: memory that nothing here follows.
+    let span = |base, off| unsafe { hmem::Span::new(base as usize + off, 8, hmem::Kind::System) };
+    let is_named = |base: *mut c_void, off| hmem::share::has_dmabuf(span(base, off));
+    assert_eq!((is_named(base, 4096), is_named(at, 8192)), (true, false));
+    assert_eq!([first, second, third].map(|mr| close(mr)), [0; 3]);
+    assert_eq!(close(domain), 0);
     w.end();
 }
 

@@ -82,6 +82,6 @@ impl Provider {
             true => !self.stages,
             false => span.can(Caps::CPU) && span.stays(),
         };
-        fits && below.reaches(span.kind(), usage)
+        fits && below.reaches_memory(span, usage)
     }
 }

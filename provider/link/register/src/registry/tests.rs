@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod own;
 mod pages;
 
 /// An adapter whose ways refuse, each with an errno or 0.
