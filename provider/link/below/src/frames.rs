@@ -29,6 +29,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// What is at hand was taken.
+    #[inline]
     fn release_held(&mut self) {
         let (peer, generation) = match self.net.inbox.take_held() {
             Some(Held::Base(frame)) => return self.net.inbox.release_base(&mut self.net.base, frame),
@@ -39,10 +40,12 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             Some(Held::Written(peer, generation)) => (peer, generation),
             None => return,
         };
-        let at = &mut self.net.peers[peer];
+        let (at, window) = (&mut self.net.peers[peer], self.net.provider.window());
         if let Some(channel) = at.channel.as_mut().filter(|_| at.generation == generation) {
             channel.note_done();
-            self.net.send_room(peer);
+            if channel.owes_room(window) {
+                self.net.send_room(peer);
+            }
         }
     }
 
@@ -224,8 +227,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
             return Err(Refused::Gone(Gone::Reset));
         }
         if at.stage == Stage::Fabric {
-            self.net.send_by_fabric(to, head, body, off, len)?;
-            let kept = self.reports_kept && self.net.keeps_frames(to);
+            let kept = self.net.send_by_fabric(to, (head, body, off, len), self.reports_kept)?;
             return Ok(if kept { Sent::Kept } else { Sent::Done });
         }
         if self.net.goes_by_base(to) {
@@ -244,6 +246,9 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
             self.poll_some();
         }
         let found = !self.net.inbox.is_empty();
+        if !found && !slept {
+            return None;
+        }
         // What has ended a sleep may take more than one look, since the provider is asked by few calls at a
         // time.
         if (slept || found && self.net.sleep.is_vain()) && self.net.sleep.woke(found) {
@@ -254,10 +259,15 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
 
     fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
         match of {
-            FrameSource::Next(from) if self.has_frames_of(from) => match self.next_out() {
-                Some(Event::Frame(frame)) => PollFrame::Frame(frame),
-                _ => PollFrame::Unknown,
-            },
+            FrameSource::Next(from) => {
+                if self.net.inbox.is_empty() {
+                    self.read_taken();
+                }
+                match self.has_frames_of(from).then(|| self.next_out()) {
+                    Some(Some(Event::Frame(frame))) => PollFrame::Frame(frame),
+                    _ => PollFrame::Unknown,
+                }
+            }
             _ => PollFrame::Unknown,
         }
     }
@@ -283,6 +293,15 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
         let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
         let n = rest.len().min(len).min(total(dst).saturating_sub(doff));
         hmem::write(dst, doff, &rest[..n])
+    }
+
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
+        let bytes = self.at_hand(frame).and_then(|bytes| bytes.get(off..)?.get(..len));
+        let is_copied = bytes.is_some_and(|bytes| hmem::write(&[dst], 0, bytes) == len);
+        if is_copied {
+            self.release_held();
+        }
+        is_copied
     }
 
     fn release(&mut self, _frame: Frame) {
@@ -357,7 +376,7 @@ impl<B: RmaLink, F: Below> RmaLink for BelowLink<B, F> {
         if self.net.goes_by_base(peer) {
             self.net.base.start(way, peer, access)
         } else {
-            self.net.with_memory(|memory| memory.start_access(way, peer, access))
+            self.net.with_accesses(|memory| memory.start_access(way, peer, access))
         }
     }
 
@@ -365,7 +384,7 @@ impl<B: RmaLink, F: Below> RmaLink for BelowLink<B, F> {
         if self.net.goes_by_base(peer) {
             self.net.base.start_once(peer, once, access)
         } else {
-            self.net.with_memory(|memory| memory.start_once(peer, once, access))
+            self.net.with_accesses(|memory| memory.start_once(peer, once, access))
         }
     }
 

@@ -56,6 +56,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// Does what there is to do in one poll.
+    #[inline]
     pub(crate) fn poll_some(&mut self) {
         self.read(false);
         self.net.turns.count();
@@ -82,6 +83,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
 
     /// The same if `all`; else until there is something to poll, which is not to wait for another call of the
     /// provider.
+    #[inline(always)]
     fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
             let Some(below) = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed()) else {
@@ -89,21 +91,36 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             };
             let next = match self.net.reading.take_stashed() {
                 Some(did) => Some(did),
-                None if all => below.poll(Poll::All),
-                None if self.net.inbox.is_empty() => below.poll(Poll::Soon),
-                None => below.poll(Poll::Taken),
+                None => below.poll(if all { Poll::All } else { Poll::Soon }),
             };
-            match next {
-                None => break,
-                Some(did @ (Did::Over(..) | Did::Unwritten(_))) => self.net.read_is_over(did),
-                Some(Did::Came(buffer, len)) => self.came(buffer, len),
-                Some(Did::Written(buffer, who, data, len)) => self.net.written(buffer, who, data, len),
-                Some(Did::Failed(who, why)) => self.net.lost(who, &why),
-                Some(Did::Dead(why)) => return self.net.dead(&why),
+            let Some(did) = next else { break };
+            self.happened(did);
+            // What else was taken is there for the next poll.
+            if !all && !self.net.inbox.is_empty() {
+                break;
             }
         }
         if !self.net.reading.is_idle() {
-            self.net.with_memory(|memory| memory.post_reads());
+            self.net.with_accesses(|memory| memory.post_reads());
+        }
+    }
+
+    /// Takes what was taken from the provider already, until there is something to poll.
+    pub(crate) fn read_taken(&mut self) {
+        while self.net.inbox.is_empty() && !self.net.reading.has_stashed() {
+            let Some(did) = self.net.below.as_mut().and_then(|below| below.poll(Poll::Taken)) else { return };
+            self.happened(did);
+        }
+    }
+
+    #[inline]
+    fn happened(&mut self, did: Did) {
+        match did {
+            Did::Came(buffer, len) => self.came(buffer, len),
+            Did::Over(..) | Did::Unwritten(_) => self.net.read_is_over(did),
+            Did::Written(buffer, who, data, len) => self.net.written(buffer, who, data, len),
+            Did::Failed(who, why) => self.net.lost(who, &why),
+            Did::Dead(why) => self.net.dead(&why),
         }
     }
 
@@ -144,31 +161,50 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             return;
         }
         match channel.is_next(mark.number, bytes, window) {
-            Ok(true) => self.take(peer, Came::Buffer(buffer, len)),
-            Ok(false) => return below.give_back(buffer),
+            Ok(true) => {
+                let found = channel.open(bytes);
+                let others = channel.has_early();
+                self.take(peer, found, Came::Buffer(buffer, len));
+                if others {
+                    self.take_others(peer);
+                }
+            }
+            Ok(false) => below.give_back(buffer),
             Err(Spoilt(why)) => {
                 below.give_back(buffer);
-                return self.net.spoil(peer, why);
+                self.net.spoil(peer, why);
             }
-        }
-        while let Some(bytes) = self.net.peers[peer].channel.as_mut().and_then(|c| c.next_early()) {
-            self.take(peer, Came::Copy(bytes));
         }
     }
 
-    /// Takes the next message of a peer.
-    fn take(&mut self, peer: PeerId, came: Came) {
-        let at = &mut self.net.peers[peer];
-        let Some(channel) = &mut at.channel else { return came.give_back(self.net.below.as_mut()) };
-        let found = channel.open(came.bytes(self.net.below.as_ref()));
+    /// Takes messages that arrived before others that were sent earlier, and have come by now.
+    #[cold]
+    fn take_others(&mut self, peer: PeerId) {
+        loop {
+            let Some(channel) = self.net.peers[peer].channel.as_mut() else { return };
+            let Some(bytes) = channel.next_early() else { return };
+            let found = channel.open(&bytes);
+            self.take(peer, found, Came::Copy(bytes));
+        }
+    }
+
+    /// Takes the next message of a peer, which is for that.
+    #[inline(always)]
+    fn take(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, came: Came) {
         if found == Ok(Sort::Frame) {
+            let at = &self.net.peers[peer];
+            let is_meeting = at.stage == Stage::Meeting;
             self.net.inbox.push_frame(peer, at.generation, came);
             // It may be quicker than the word that it can come.
-            if at.stage == Stage::Meeting {
+            if is_meeting {
                 self.net.hear_frame(peer);
             }
             return;
         }
+        self.took_no_frame(peer, found, came);
+    }
+
+    fn took_no_frame(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, came: Came) {
         let name = name_in(came.bytes(self.net.below.as_ref()));
         let region = region_in(came.bytes(self.net.below.as_ref())).filter(|_| found == Ok(Sort::Region));
         came.give_back(self.net.below.as_mut());
@@ -307,6 +343,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
     /// `once`.
     pub(crate) fn has_something(&mut self, once: bool) -> bool {
+        self.read_taken();
         if self.net.inbox.held().is_some() || !self.net.inbox.is_empty() || self.net.reading.has_stashed() {
             return true;
         }

@@ -94,6 +94,17 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         found
     }
 
+    /// Does something with accesses alone: with most of them, what there is to wait for stays as it is.
+    #[inline]
+    pub(crate) fn with_accesses<R>(&mut self, call: impl FnOnce(&mut Memory<'_, B, F>) -> R) -> R {
+        let waited = self.reading.is_waiting();
+        let found = call(&mut self.memory());
+        if self.reading.is_waiting() != waited || self.peers.has_restless() {
+            self.set_timer();
+        }
+        found
+    }
+
     /// The descriptors of the fabric, if there is one.
     fn waits(&self) -> Waits {
         self.below.as_ref().map(F::waits).unwrap_or_default()
@@ -130,7 +141,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
 
     /// An access of this side is over.
     pub(crate) fn read_is_over(&mut self, did: Did) {
-        self.with_memory(|memory| memory.read_is_over(did));
+        self.with_accesses(|memory| memory.read_is_over(did));
     }
 
     /// Ends what there is of a peer by the fabric.
@@ -346,15 +357,15 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         }
     }
 
-    /// Sends a frame by the fabric.
+    /// Sends a frame by the fabric: a head, and of a body so many bytes from there on. Whether the provider
+    /// below keeps frames, if that is reported.
+    #[inline]
     pub(crate) fn send_by_fabric(
         &mut self,
         to: PeerId,
-        head: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
-    ) -> Result<(), Refused> {
+        (head, body, off, len): (&[u8], &[Span], usize, usize),
+        reports: bool,
+    ) -> Result<bool, Refused> {
         assert!(head.len() + len <= self.provider.max_frame(), "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
         if self.peers[to].dealings.has_notes() {
@@ -365,20 +376,29 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let may = at.may_send() && !at.dealings.has_notes();
         let found = match (&mut self.below, &mut at.channel) {
             (Some(below), Some(channel)) if may => {
-                channel.send(below, Said { sort: Sort::Frame, head, body, off, len })
+                let sent = channel.send(below, Said { sort: Sort::Frame, head, body, off, len });
+                sent.map(|()| reports && channel.keeps(below))
             }
             _ => Err(NotSent::Busy),
         };
         match found {
-            Ok(()) => Ok(()),
-            Err(NotSent::Fault) => Err(Refused::Fault),
-            Err(NotSent::Busy) => {
+            Ok(kept) => Ok(kept),
+            Err(why) => self.not_sent(to, why),
+        }
+    }
+
+    /// A frame was not sent by the fabric.
+    #[cold]
+    fn not_sent<T>(&mut self, to: PeerId, why: NotSent) -> Result<T, Refused> {
+        match why {
+            NotSent::Fault => Err(Refused::Fault),
+            NotSent::Busy => {
                 self.peers.at(to).upkeep.set_full(true);
                 self.note_restless(to);
                 self.peers.want(to);
                 Err(Refused::Busy)
             }
-            Err(NotSent::Error(why)) => {
+            NotSent::Error(why) => {
                 let who = u64::from(to.0) << 32 | u64::from(self.peers.at(to).generation);
                 self.lost(who, &why);
                 self.peers.want(to);

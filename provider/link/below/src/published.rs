@@ -10,6 +10,7 @@ use link_api::{Region, RegionVersion, Way};
 use wire::Seg;
 
 use crate::network::Dest;
+use crate::product::ByProduct;
 
 /// Registrations of one peer that are known, at most.
 const KNOWN: usize = 1024;
@@ -100,7 +101,8 @@ enum State {
 /// What a peer publishes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Published {
-    keys: HashMap<u64, State>,
+    /// By keys that the program has named.
+    keys: HashMap<u64, State, ByProduct>,
     places: Vec<Option<Entry>>,
     free: Vec<u32>,
 }
