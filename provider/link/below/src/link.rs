@@ -108,7 +108,8 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// Takes what was taken from the provider already, until there is something to poll.
     pub(crate) fn read_taken(&mut self) {
         while self.net.inbox.is_empty() && !self.net.reading.has_stashed() {
-            let Some(did) = self.net.below.as_mut().and_then(|below| below.poll(Poll::Taken)) else { return };
+            let below = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed());
+            let Some(did) = below.and_then(|below| below.poll(Poll::Taken)) else { return };
             self.happened(did);
         }
     }
