@@ -79,6 +79,12 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         came.bytes(self.net.below.as_ref()).get(BEFORE..BEFORE + frame.len)
     }
 
+    /// Has peers access a registration no more.
+    fn conceal(&mut self, key: u64) -> Result<(), InUse> {
+        self.net.with_memory(|memory| memory.conceal(key));
+        self.wait_for_ending(Some(key))
+    }
+
     /// [`Parting::Forgotten`].
     fn forget(&mut self, peer: PeerId) {
         if self.channel(peer) != Channel::None || self.net.is_own(peer) {
@@ -330,7 +336,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
 impl<B: RmaLink, F: Below> SleepLink for BelowLink<B, F> {
     fn arm(&mut self) -> bool {
         let nudged = self.net.sleep.take_nudge();
-        let armed = !self.has_something(true) && self.may_sleep() && !nudged;
+        let armed = !self.has_something(true) && self.net.may_sleep() && !nudged;
         self.net.sleep.set_armed(armed);
         if armed {
             self.net.falls_asleep();

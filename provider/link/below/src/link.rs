@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use link_api::{Channel, Event, Frame, Gone, InUse, Patience, PeerId, RmaLink};
+use link_api::{Event, Frame, Gone, InUse, Patience, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
 use crate::channel::{Came, Sort, Spoilt, name_in, region_in};
@@ -181,8 +181,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// Takes messages that arrived before others that were sent earlier, and have come by now.
     #[cold]
     fn take_others(&mut self, peer: PeerId) {
-        loop {
-            let Some(channel) = self.net.peers[peer].channel.as_mut() else { return };
+        while let Some(channel) = self.net.peers[peer].channel.as_mut() {
             let Some(bytes) = channel.next_early() else { return };
             let found = channel.open(&bytes);
             self.take(peer, found, Came::Copy(bytes));
@@ -275,7 +274,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
                 return;
             }
             self.net.turns.stop_waiting();
-            self.finish(peer, why);
+            self.net.finish(peer, why);
         }
         for _ in 0..BATCH {
             if self.net.inbox.is_base_busy() || self.net.turns.is_waiting() {
@@ -327,18 +326,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             self.net.turns.wait_for(peer, why);
             return self.net.set_timer();
         }
-        self.finish(peer, why);
-    }
-
-    /// The end of a peer is to be reported.
-    fn finish(&mut self, peer: PeerId, why: Gone) {
-        // What the connection has lost of the way to agree on a fabric is no frame.
-        let lost = self.net.base.keeps(peer);
-        let losing = lost && self.net.peers.at(peer).stage == Stage::Base;
-        self.net.peers.at(peer).end.lose(losing);
-        self.net.reset(peer);
-        self.net.peers.at(peer).end.begin();
-        self.net.inbox.push_event(Event::Closed(peer, why));
+        self.net.finish(peer, why);
     }
 
     /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
@@ -350,23 +338,11 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         }
         let mut served = false;
         for peer in self.net.peers.take_wanting() {
-            let is_served = self.is_served(peer);
+            let is_served = self.net.is_served(peer);
             served |= is_served;
             self.net.peers.keep_wanting(peer, is_served && once);
         }
         served
-    }
-
-    /// Whether what a send found lacking is there now, or the certainty that it will not be.
-    fn is_served(&self, peer: PeerId) -> bool {
-        let Some(at) = self.net.peers.get(peer) else { return true };
-        match (at.stage, &at.channel) {
-            (Stage::Fabric, Some(_)) => at.has_much_room(),
-            (Stage::Meeting, _) => false,
-            // The connection reports it, until it is there.
-            (Stage::Idle, _) => self.net.base.channel(peer) != Channel::None,
-            _ => true,
-        }
     }
 
     /// Does what is to be done without a caller. What comes of it is returned by a later
@@ -379,19 +355,10 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         }
         // What the connections report but once is to be reported by the next `arm`, whatever is polled
         // before.
-        let nudged = !self.may_sleep();
+        let nudged = !self.net.may_sleep();
         if self.net.sleep.nudge(nudged) || self.has_something(false) {
             self.net.sleep.wake();
         }
-    }
-
-    /// Whether both ways wake a sleeper for what arrives.
-    pub(crate) fn may_sleep(&mut self) -> bool {
-        let base = self.net.base.arm();
-        let below = self.net.sleep.is_unseen()
-            || self.net.provider.has_failed()
-            || self.net.below.as_mut().is_none_or(F::try_wait);
-        base && below
     }
 
     /// Takes a request back that memory was lent for.
@@ -425,14 +392,8 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         }
     }
 
-    /// Has peers access a registration no more.
-    pub(crate) fn conceal(&mut self, key: u64) -> Result<(), InUse> {
-        self.net.with_memory(|memory| memory.conceal(key));
-        self.wait_for_ending(Some(key))
-    }
-
     /// Waits until no peer accesses versions of this registration, or of any, that have ended.
-    fn wait_for_ending(&mut self, key: Option<u64>) -> Result<(), InUse> {
+    pub(crate) fn wait_for_ending(&mut self, key: Option<u64>) -> Result<(), InUse> {
         let until = Instant::now() + self.net.reading.patience().time();
         while self.net.exposed.is_ending(key) {
             let is_late = Instant::now() >= until;

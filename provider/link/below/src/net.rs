@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hmem::{Span, total};
 use ipc::random;
-use link_api::{Gone, Once, Parting, Path, PeerId, Refused, RmaCaps, RmaLink, WaitFd, Way};
+use link_api::{Event, Gone, Once, Parting, Path, PeerId, Refused, RmaCaps, RmaLink, WaitFd, Way};
 use wire::session::Control;
 
 use crate::channel::{Channel, FIRST, Said, Sort, Spoilt};
@@ -405,6 +405,38 @@ impl<B: RmaLink, F: Below> Net<B, F> {
                 Err(Refused::Busy)
             }
         }
+    }
+
+    /// The end of a peer is to be reported.
+    pub(crate) fn finish(&mut self, peer: PeerId, why: Gone) {
+        // What the connection has lost of the way to agree on a fabric is no frame.
+        let lost = self.base.keeps(peer);
+        let losing = lost && self.peers.at(peer).stage == Stage::Base;
+        self.peers.at(peer).end.lose(losing);
+        self.reset(peer);
+        self.peers.at(peer).end.begin();
+        self.inbox.push_event(Event::Closed(peer, why));
+    }
+
+    /// Whether what a send found lacking is there now, or the certainty that it will not be.
+    pub(crate) fn is_served(&self, peer: PeerId) -> bool {
+        let Some(at) = self.peers.get(peer) else { return true };
+        match (at.stage, &at.channel) {
+            (Stage::Fabric, Some(_)) => at.has_much_room(),
+            (Stage::Meeting, _) => false,
+            // The connection reports it, until it is there.
+            (Stage::Idle, _) => self.base.channel(peer) != link_api::Channel::None,
+            _ => true,
+        }
+    }
+
+    /// Whether both ways wake a sleeper for what arrives.
+    pub(crate) fn may_sleep(&mut self) -> bool {
+        let base = self.base.arm();
+        let below = self.sleep.is_unseen()
+            || self.provider.has_failed()
+            || self.below.as_mut().is_none_or(F::try_wait);
+        base && below
     }
 
     /// Reports room to a peer that may lack it.
