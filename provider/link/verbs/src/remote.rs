@@ -406,8 +406,8 @@ impl Accesses<'_> {
             (None, Way::Put) => Verb::Write(remote),
         };
         let Some(pair) = self.0.objects.pairs.get_mut(number) else { return Err(NotSent::Busy) };
-        // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place that was
-        // taken for this request, or memory that is registered until it has completed, and that is the
+        // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place that
+        // was taken for this request, or memory that is registered until it has completed, and that is the
         // operation's until then ([`below::Remote::access`]).
         let outcome = unsafe { pair.post(id, verb, found.bytes, (found.is_inline, true), found.posted) };
         match outcome {
