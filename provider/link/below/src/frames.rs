@@ -265,15 +265,10 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
 
     fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
         match of {
-            FrameSource::Next(from) => {
-                if self.net.inbox.is_empty() {
-                    self.read_taken();
-                }
-                match self.has_frames_of(from).then(|| self.next_out()) {
-                    Some(Some(Event::Frame(frame))) => PollFrame::Frame(frame),
-                    _ => PollFrame::Unknown,
-                }
-            }
+            FrameSource::Next(from) if self.has_frames_of(from) => match self.next_out() {
+                Some(Event::Frame(frame)) => PollFrame::Frame(frame),
+                _ => PollFrame::Unknown,
+            },
             _ => PollFrame::Unknown,
         }
     }
@@ -299,15 +294,6 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
         let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
         let n = rest.len().min(len).min(total(dst).saturating_sub(doff));
         hmem::write(dst, doff, &rest[..n])
-    }
-
-    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
-        let bytes = self.at_hand(frame).and_then(|bytes| bytes.get(off..)?.get(..len));
-        let is_copied = bytes.is_some_and(|bytes| hmem::write(&[dst], 0, bytes) == len);
-        if is_copied {
-            self.release_held();
-        }
-        is_copied
     }
 
     fn release(&mut self, _frame: Frame) {

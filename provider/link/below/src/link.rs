@@ -91,26 +91,15 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             };
             let next = match self.net.reading.take_stashed() {
                 Some(did) => Some(did),
-                None => below.poll(if all { Poll::All } else { Poll::Soon }),
+                None if all => below.poll(Poll::All),
+                None if self.net.inbox.is_empty() => below.poll(Poll::Soon),
+                None => below.poll(Poll::Taken),
             };
             let Some(did) = next else { break };
             self.happened(did);
-            // What else was taken is there for the next poll.
-            if !all && !self.net.inbox.is_empty() {
-                break;
-            }
         }
-        if !self.net.reading.is_idle() {
-            self.net.with_accesses(|memory| memory.post_reads());
-        }
-    }
-
-    /// Takes what was taken from the provider already, until there is something to poll.
-    pub(crate) fn read_taken(&mut self) {
-        while self.net.inbox.is_empty() && !self.net.reading.has_stashed() {
-            let below = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed());
-            let Some(did) = below.and_then(|below| below.poll(Poll::Taken)) else { return };
-            self.happened(did);
+        if self.net.reading.is_waiting() {
+            self.net.with_memory(|memory| memory.post_reads());
         }
     }
 
@@ -332,8 +321,9 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
     /// `once`.
     pub(crate) fn has_something(&mut self, once: bool) -> bool {
-        self.read_taken();
-        if self.net.inbox.held().is_some() || !self.net.inbox.is_empty() || self.net.reading.has_stashed() {
+        // What a provider has reported before it failed is not looked at any more.
+        let has_stashed = self.net.reading.has_stashed() && !self.net.provider.has_failed();
+        if self.net.inbox.held().is_some() || !self.net.inbox.is_empty() || has_stashed {
             return true;
         }
         let mut served = false;

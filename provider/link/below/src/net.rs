@@ -139,9 +139,14 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         self.saying.drop_of(peer);
     }
 
-    /// An access of this side is over.
+    /// An access of this side is over. What there is to wait for grows with that only by what is to be said to
+    /// the peer.
     pub(crate) fn read_is_over(&mut self, did: Did) {
-        self.with_accesses(|memory| memory.read_is_over(did));
+        let waited = self.reading.is_waiting();
+        self.memory().read_is_over(did);
+        if waited || self.peers.has_restless() {
+            self.set_timer();
+        }
     }
 
     /// Ends what there is of a peer by the fabric.

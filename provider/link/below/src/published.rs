@@ -10,7 +10,6 @@ use link_api::{Region, RegionVersion, Way};
 use wire::Seg;
 
 use crate::network::Dest;
-use crate::product::ByProduct;
 
 /// Registrations of one peer that are known, at most.
 const KNOWN: usize = 1024;
@@ -102,7 +101,7 @@ enum State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Published {
     /// By keys that the program has named.
-    keys: HashMap<u64, State, ByProduct>,
+    keys: HashMap<u64, State>,
     places: Vec<Option<Entry>>,
     free: Vec<u32>,
 }
