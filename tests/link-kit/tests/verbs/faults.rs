@@ -212,11 +212,16 @@ fn accesses_of_a_device_that_is_removed_end() {
     let raise = two.stand_in.symbol("stand_in_verbs_event");
     // SAFETY: the stand-in's function, with its type.
     let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(raise) };
-    raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
+    // It sees that before anything of the peer.
+    two.a.with(|a| {
+        raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
+        assert!(!a.arm());
+        a.progress();
+    });
     let (mut over, mut ended) = (Vec::new(), false);
     while over.len() < ops.len() || !ended {
         match two.a.poll() {
-            Some(Event::Done(op, _)) => over.push(op),
+            Some(Event::Done(op, _) | Event::Cut(op)) => over.push(op),
             Some(Event::Closed(which, _)) => ended = which == two.to_b,
             Some(other) => panic!("{other:?}"),
             None => two.wait("accesses are never over"),
