@@ -8,7 +8,7 @@
 #   FABTESTS="quick standard ..."                sets of ci/suite/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test package faults soak hosts containers guest asan miri coverage ucx fabtests exchange mpi fuzz tsan perf" parts to leave out
+#   SKIP="test package faults xpu soak hosts containers guest asan miri coverage ucx fabtests exchange mpi fuzz tsan perf" parts to leave out
 #   SUITES="bookworm trixie"                     releases of Debian whose clean roots the packages are installed in
 #   STORM_SECONDS=3600 ASAN_SECONDS=3600         how long the storms and the hostile peers take
 #   FUZZ_SECONDS=3600                            how long peers with the key are drawn at random
@@ -86,6 +86,12 @@ main() {
     if part faults; then
         item faults env LONG=1 ci/suite/faults.sh
         { echo "## Faults"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part xpu; then
+        # Streams that send: 10 000 iterations, 200 kills.
+        item xpu env LONG=1 ci/suite/xpu
+        { echo "## Kernels and streams that send"; echo; echo '```'; grep -E '^(ok|FAILED|-|[0-9]+ passed)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part soak; then

@@ -5,6 +5,10 @@
  * A call queues in the stream, and the stream raises a counter when it gets there. A thread of the queue, the agent, then calls
  * MPI_Isend or MPI_Irecv, and tests; its completion is a word that the stream waits for. No host function is in the stream.
  *
+ * Each wait of the stream ends: by its operation, by an error of MPI, by strait_mpi_stream_abort, or by the time limit, 30 seconds
+ * unless strait_mpi_stream_set_timeout says another one. strait_mpi_stream_failure then names the operation and the peer. Buffers of
+ * a queue that has failed are the MPI's until strait_mpi_stream_close has returned 0.
+ *
  * Functions return 0 or an errno below 0. A queue is used by one thread at a time, for one stream, and not by a stream that is
  * being captured (-EPERM).
  */
@@ -14,6 +18,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -35,6 +40,15 @@ struct strait_mpi_operation {
 	int count, peer, tag, sends, done;
 };
 
+/* What ended a queue, and of which operation. */
+struct strait_mpi_failure {
+	int code;	 /* ETIMEDOUT, ECANCELED (an abort), or EIO: MPI's error */
+	int error;	 /* MPI's */
+	int sends;	 /* a send, else a receive; -1: no operation is known */
+	int peer, tag;	 /* as in the call */
+	uint64_t number; /* of the operation, in the order of the calls, from 1 on */
+};
+
 /* What a wait takes. */
 typedef struct strait_mpi_request {
 	uint64_t number; /* 0: none */
@@ -44,6 +58,7 @@ struct strait_mpi_stream {
 	void *stream;
 	struct strait_stream_words *page;
 	uint64_t *bell;	     /* raised by the stream: operations that it has got to */
+	uint64_t *waits;     /* stored by the stream: the operation that it waits for, or has last waited for */
 	uint64_t *completed; /* a word of each operation, as a counter's write-back word */
 	uint64_t *polls;
 	struct strait_mpi_operation *operations;
@@ -51,7 +66,9 @@ struct strait_mpi_stream {
 	uint64_t queued;		/* by calls */
 	uint64_t done;			/* the agent's: all up to it have completed */
 	int mode;			/* 0: auto, 1: performance, 2: economy */
-	int error;			/* MPI's, or 0 */
+	uint64_t timeout_ns;
+	struct strait_mpi_failure failure; /* the agent's; valid once there is an error */
+	int error;			   /* MPI's, or 0 */
 	int ends, aborts;		/* of the agent */
 };
 
@@ -69,12 +86,39 @@ static inline uint64_t *strait_mpi_word(struct strait_mpi_stream *q, uint64_t nu
 	return &q->completed[number % STRAIT_MPI_STREAM_OPERATIONS];
 }
 
+static inline uint64_t strait_mpi_now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The first failure is kept. `number`: of its operation, or 0. */
+static inline void strait_mpi_failed(struct strait_mpi_stream *q, int code, int error, uint64_t number)
+{
+	const struct strait_mpi_operation *op = strait_mpi_at(q, number);
+	if (q->error)
+		return;
+	q->failure.code = code;
+	q->failure.error = error;
+	q->failure.number = number;
+	q->failure.sends = number ? op->sends : -1;
+	q->failure.peer = number ? op->peer : MPI_PROC_NULL;
+	q->failure.tag = number ? op->tag : 0;
+	__atomic_store_n(&q->error, error, __ATOMIC_RELEASE);
+}
+
+/* The operation that the stream waits for, which is after `done` and has not completed; 0: none. */
+static inline uint64_t strait_mpi_waited(struct strait_mpi_stream *q, uint64_t done)
+{
+	const uint64_t number = __atomic_load_n(q->waits, __ATOMIC_ACQUIRE);
+	return number > done && !strait_mpi_at(q, number)->done ? number : 0;
+}
+
 /* From now on each wait passes, and nothing is begun. */
-static inline void strait_mpi_fail(struct strait_mpi_stream *q, int error)
+static inline void strait_mpi_fail(struct strait_mpi_stream *q)
 {
 	unsigned i;
-	if (!__atomic_load_n(&q->error, __ATOMIC_ACQUIRE))
-		__atomic_store_n(&q->error, error, __ATOMIC_RELEASE);
 	for (i = 0; i < STRAIT_MPI_STREAM_OPERATIONS; i++)
 		__atomic_store_n(&q->completed[i], STRAIT_MPI_FAILED, __ATOMIC_RELEASE);
 }
@@ -85,20 +129,13 @@ static inline int strait_mpi_begin(struct strait_mpi_operation *op)
 			 : MPI_Irecv(op->buffer, op->count, op->datatype, op->peer, op->tag, op->comm, &op->request);
 }
 
-/* Takes receives back that are under way; sends end, or stay the MPI's. */
+/* Asks the MPI to end receives that are under way. Until it has, and has ended the sends, they have their buffers. */
 static inline void strait_mpi_cancel(struct strait_mpi_stream *q, uint64_t first, uint64_t last)
 {
 	for (; first <= last; first++) {
 		struct strait_mpi_operation *op = strait_mpi_at(q, first);
-		if (op->done)
-			continue;
-		if (op->sends) {
-			MPI_Request_free(&op->request);
-		} else {
+		if (!op->done && !op->sends)
 			MPI_Cancel(&op->request);
-			MPI_Wait(&op->request, MPI_STATUS_IGNORE);
-		}
-		op->done = 1;
 	}
 }
 
@@ -114,27 +151,30 @@ static inline void strait_mpi_pause(int mode, unsigned idle)
 static inline void *strait_mpi_agent(void *argument)
 {
 	struct strait_mpi_stream *q = (struct strait_mpi_stream *)argument;
-	uint64_t begun = 0, done = 0, n;
+	uint64_t begun = 0, done = 0, waited = 0, since = 0, now, n;
 	unsigned idle = 0;
 	int failed = 0;
 	while (!__atomic_load_n(&q->ends, __ATOMIC_ACQUIRE)) {
 		const uint64_t bell = __atomic_load_n(q->bell, __ATOMIC_ACQUIRE), queued = __atomic_load_n(&q->queued, __ATOMIC_ACQUIRE);
 		__atomic_fetch_add(q->polls, 1, __ATOMIC_RELAXED);
 		idle++;
-		if (__atomic_load_n(&q->aborts, __ATOMIC_ACQUIRE) || __atomic_load_n(&q->error, __ATOMIC_ACQUIRE)) {
-			if (!failed) {
-				strait_mpi_fail(q, MPI_ERR_OTHER);
-				strait_mpi_cancel(q, done + 1, begun);
-				failed = 1;
-			}
-			/* What the stream still gets to is not begun. */
-			begun = done = queued;
+		/* Before the tests: a process that was stopped tests once more before the limit counts. */
+		now = waited && (idle > 2000 || q->mode == 2) ? strait_mpi_now() : 0;
+		if (__atomic_load_n(&q->aborts, __ATOMIC_ACQUIRE))
+			strait_mpi_failed(q, ECANCELED, MPI_ERR_OTHER, strait_mpi_waited(q, done));
+		if (q->error && !failed) {
+			strait_mpi_fail(q);
+			strait_mpi_cancel(q, done + 1, begun);
+			failed = 1;
 		}
-		while (begun < bell && begun < queued && !__atomic_load_n(&q->error, __ATOMIC_ACQUIRE)) {
+		/* What the stream still gets to is not begun. */
+		if (failed && done == begun)
+			begun = done = queued;
+		while (begun < bell && begun < queued && !q->error) {
 			struct strait_mpi_operation *op = strait_mpi_at(q, begun + 1);
 			const int error = strait_mpi_begin(op);
 			if (error) {
-				__atomic_store_n(&q->error, error, __ATOMIC_RELEASE);
+				strait_mpi_failed(q, EIO, error, begun + 1);
 				op->done = 1;
 			}
 			begun++;
@@ -149,17 +189,25 @@ static inline void *strait_mpi_agent(void *argument)
 			error = MPI_Test(&op->request, &over, &status);
 			if (!error && !over)
 				continue;
-			if (op->status != MPI_STATUS_IGNORE)
+			/* After a failure the waits have passed, and the program may have its status back. */
+			if (!failed && op->status != MPI_STATUS_IGNORE)
 				*op->status = status;
 			op->done = 1;
 			idle = 0;
 			if (error)
-				__atomic_store_n(&q->error, error, __ATOMIC_RELEASE);
-			else
+				strait_mpi_failed(q, EIO, error, n);
+			else if (!failed)
 				__atomic_store_n(strait_mpi_word(q, n), STRAIT_MPI_SET | n, __ATOMIC_RELEASE);
 		}
 		while (done < begun && strait_mpi_at(q, done + 1)->done)
 			done++;
+		n = strait_mpi_waited(q, done);
+		if (n != waited) {
+			waited = n;
+			since = strait_mpi_now();
+		} else if (n && now && now > since && now - since >= __atomic_load_n(&q->timeout_ns, __ATOMIC_RELAXED)) {
+			strait_mpi_failed(q, ETIMEDOUT, MPI_ERR_OTHER, n);
+		}
 		__atomic_store_n(&q->done, done, __ATOMIC_RELEASE);
 		strait_mpi_pause(q->mode, idle);
 	}
@@ -184,11 +232,13 @@ static inline int strait_mpi_stream_open(void *stream, struct strait_mpi_stream 
 	q->stream = stream;
 	q->mode = mode && !strcmp(mode, "performance") ? 1 : mode && !strcmp(mode, "economy") ? 2 : 0;
 	q->operations = (struct strait_mpi_operation *)calloc(STRAIT_MPI_STREAM_OPERATIONS, sizeof *q->operations);
-	rc = q->operations ? strait_stream_words_open(128 + 8 * STRAIT_MPI_STREAM_OPERATIONS, &q->page, &memory) : -ENOMEM;
+	q->timeout_ns = 30000000000u;
+	rc = q->operations ? strait_stream_words_open(192 + 8 * STRAIT_MPI_STREAM_OPERATIONS, &q->page, &memory) : -ENOMEM;
 	if (!rc) {
 		q->bell = (uint64_t *)memory;
 		q->polls = q->bell + 8;
-		q->completed = q->bell + 16;
+		q->waits = q->bell + 16;
+		q->completed = q->bell + 24;
 		for (i = 0; i < STRAIT_MPI_STREAM_OPERATIONS; i++)
 			q->completed[i] = STRAIT_MPI_SET;
 		rc = -pthread_create(&q->agent, NULL, strait_mpi_agent, q);
@@ -206,13 +256,41 @@ static inline int strait_mpi_stream_open(void *stream, struct strait_mpi_stream 
 /* MPI's error, or 0: it ended the queue. */
 static inline int strait_mpi_stream_failed(struct strait_mpi_stream *q) { return __atomic_load_n(&q->error, __ATOMIC_ACQUIRE); }
 
+/* How long the stream waits at most for one operation; UINT64_MAX: without an end. Also while it waits. */
+static inline void strait_mpi_stream_set_timeout(struct strait_mpi_stream *q, uint64_t ns) { __atomic_store_n(&q->timeout_ns, ns, __ATOMIC_RELAXED); }
+
+/* What ended the queue; -EAGAIN: nothing did. */
+static inline int strait_mpi_stream_failure(struct strait_mpi_stream *q, struct strait_mpi_failure *failure)
+{
+	if (!strait_mpi_stream_failed(q))
+		return -EAGAIN;
+	*failure = q->failure;
+	return 0;
+}
+
+/* The same in words, as snprintf(3) returns them. */
+static inline int strait_mpi_stream_describe(struct strait_mpi_stream *q, char *to, size_t room)
+{
+	struct strait_mpi_failure f;
+	if (strait_mpi_stream_failure(q, &f))
+		return snprintf(to, room, "the queue has not failed");
+	const char *why = f.code == ETIMEDOUT ? "did not complete in time" : f.code == ECANCELED ? "was ended by an abort" : "failed";
+	if (f.sends < 0)
+		return snprintf(to, room, "the queue %s (MPI error %d)", why, f.error);
+	return snprintf(to, room, "operation %llu, a %s rank %d with tag %d, %s (MPI error %d)", (unsigned long long)f.number,
+			f.sends ? "send to" : "receive from", f.peer, f.tag, why, f.error);
+}
+
 /* How often the agent has polled. */
 static inline uint64_t strait_mpi_stream_polls(struct strait_mpi_stream *q) { return __atomic_load_n(q->polls, __ATOMIC_RELAXED); }
 
-/* Ends all waits of the stream: receives are taken back, and nothing is begun any more. */
+/* Ends all waits of the stream: receives are cancelled, and nothing is begun any more. Buffers of what is under way are the MPI's
+ * until strait_mpi_stream_close has returned 0. */
 static inline void strait_mpi_stream_abort(struct strait_mpi_stream *q) { __atomic_store_n(&q->aborts, 1, __ATOMIC_RELEASE); }
 
-/* Closes a queue, before MPI_Finalize, when the stream is at its end. -EBUSY: an operation has not completed. */
+/* Closes a queue, before MPI_Finalize, when the stream is at its end. -EBUSY: an operation has not completed. After a failure it is one
+ * that the MPI has not ended: it still has the buffer, the datatype and the communicator. To a peer that is gone an MPI may never end
+ * one: leave the queue and the buffers as they are then, until MPI_Abort or the end of the process. */
 static inline int strait_mpi_stream_close(struct strait_mpi_stream *q)
 {
 	if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) < q->queued)
@@ -274,7 +352,10 @@ static inline int strait_mpi_wait_enqueue(struct strait_mpi_stream *q, strait_mp
 	int rc;
 	if (!request->number)
 		return 0;
-	rc = strait_stream_wait_counter(q->stream, strait_mpi_word(q, request->number), request->number);
+	/* The agent knows then what the stream waits for. */
+	rc = strait_stream_raise_counter(q->stream, q->waits, request->number);
+	if (!rc)
+		rc = strait_stream_wait_counter(q->stream, strait_mpi_word(q, request->number), request->number);
 	if (!rc)
 		request->number = 0;
 	return rc;

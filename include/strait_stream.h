@@ -317,9 +317,10 @@ int strait_stream_query(struct strait_stream *endpoint, struct strait_stream_pat
 int strait_stream_failed(struct strait_stream *endpoint, struct strait_stream_failure *failure);
 
 /*
- How many calls without a list streams have executed: `sends` of strait_stream_send and strait_stream_put,
- `receives` of strait_stream_receive, strait_stream_get, strait_stream_wait and
- strait_stream_acknowledge. After a failure streams pass these calls, and they count.
+ How many calls without a list streams have executed: `sends` of strait_stream_send, strait_stream_put and
+ strait_stream_acknowledge_and_put, `receives` of strait_stream_receive, strait_stream_get,
+ strait_stream_wait and strait_stream_acknowledge. After a failure streams pass these calls, and they
+ count.
 
  # Safety
  `endpoint` is open; `sends` and `receives` are NULL or valid for a write.
@@ -418,6 +419,21 @@ int strait_stream_wait(struct strait_stream *endpoint, void *stream, uint32_t si
 int strait_stream_acknowledge(struct strait_stream *endpoint, void *stream, uint32_t signal);
 
 /*
+ Queues the acknowledgement of a signal that was waited for, and a put behind it, which is one kernel
+ between two devices. It is in the stream of sends and puts, which is to be behind the wait and behind what
+ uses the memory that the peer may put to again. -EBUSY: another stream has not executed a receive, get,
+ wait or acknowledgement. The acknowledgement is raised before the put's bytes are read: the peer may
+ overwrite them if they are in memory that it puts to with that signal.
+
+ # Safety
+ As of strait_stream_put.
+ */
+int strait_stream_acknowledge_and_put(struct strait_stream *endpoint,
+                                      void *stream,
+                                      uint32_t signal,
+                                      const struct strait_stream_transfer *what);
+
+/*
  Makes a list with room for `entries` operations. A message takes one for each slot that it fills. -EBUSY:
  62 lists of the endpoint are open, as many as there can be.
 
@@ -512,7 +528,8 @@ int strait_stream_list_add_to_graph(struct strait_stream_list *what,
                                     void **last);
 
 /*
- Closes a list. -EBUSY: a stream has not executed it yet; it is still open.
+ Closes a list. -EBUSY: a stream has not executed it yet, or a graph or an instance of one has it (as
+ drivers from CUDA 11.3 on say); it is still open.
 
  # Safety
  `what` is NULL or open, and is not used any more if this returns 0.
@@ -562,6 +579,18 @@ int strait_stream_wait_counter(void *stream,
 int strait_stream_raise_counter(void *stream,
                                 void *word,
                                 uint64_t sum);
+
+/*
+ Whether two streams share a hardware queue: 1 in `shared` then, else 0. What waits in one of such streams
+ holds up what is queued later in the other. The call tries it, which takes up to 0.2 seconds if they do.
+ -EBUSY: one of them, or the device, has something to do; -EPERM: one is being captured.
+
+ # Safety
+ Both are streams; `shared` is NULL or valid for a write.
+ */
+int strait_stream_share_queue(void *first,
+                              void *second,
+                              uint32_t *shared);
 
 /*
  Queues a wait in a stream for a word of the program's, in device memory or page-locked. `condition` is

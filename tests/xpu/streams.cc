@@ -13,6 +13,8 @@
  *     streams edges, agent-edges          calls in wrong orders, of wrong lengths, with too few descriptors; ends
  *     streams parts                       messages in parts, which several blocks of a kernel copy
  *     streams puts                        puts with signals, each with the acknowledgement of the one that it answers
+ *     streams life                        graphs and contexts that have a list, and end
+ *     streams lanes                       streams that share a hardware queue: over the stand-in
  *     streams users                       processes of two users
  *     streams agent-puts                  puts and gets that an agent carries out
  *     streams cut, agent-cut              the driver refuses a launch in the middle of a list: over the stand-in
@@ -355,13 +357,13 @@ static void exchange(const std::string &way, bool leads, uint64_t iterations)
 		graph[0] = of_nodes(sends);
 		graph[1] = of_nodes(receives);
 	}
-	double begin = 0, spent = 0;
+	double begin = 0, spent = 0, spent_by_library = 0;
 	/* One batch before the clock starts. */
 	for (uint64_t first = 0; first < iterations + batch; first += batch) {
 		g.clear();
 		together();
 		if (first == batch)
-			begin = now(), spent = cpu_seconds();
+			begin = now(), spent = cpu_seconds(), spent_by_library = library_seconds();
 		if (way == "graph") {
 			cu("cuGraphLaunch", graph[0], g.stream);
 		} else if (way == "nodes") {
@@ -388,7 +390,7 @@ static void exchange(const std::string &way, bool leads, uint64_t iterations)
 		g.check(first, leads ? 0xffffffff : 0);
 	}
 	const double took = now() - begin;
-	spent = cpu_seconds() - spent;
+	spent = cpu_seconds() - spent, spent_by_library = library_seconds() - spent_by_library;
 	CHECK(failed(s).code == 0);
 	for (void *exec : graph)
 		if (exec)
@@ -403,8 +405,9 @@ static void exchange(const std::string &way, bool leads, uint64_t iterations)
 	}
 	OK(strait_stream_close(s));
 	if (leads)
-		printf("ok streams %s: %llu iterations, %.2f us and %.2f CPU us an iteration\n", way.c_str(),
-		       (unsigned long long)iterations, took * 1e6 / iterations, spent * 1e6 / iterations);
+		printf("ok streams %s: %llu iterations, %.2f us and %.2f CPU us an iteration; of it %.2f by the library's threads, %.1f %% of a core\n",
+		       way.c_str(), (unsigned long long)iterations, took * 1e6 / iterations, spent * 1e6 / iterations,
+		       spent_by_library * 1e6 / iterations, 100 * spent_by_library / took);
 }
 
 /* What the driver has for the same loop: a copy into the peer's buffer, a store of a rising number in host memory and a wait
@@ -1060,6 +1063,7 @@ static void words()
 }
 
 #include "streams/edges.h"
+#include "streams/life.h"
 #include "streams/puts.h"
 #include "streams/parts.h"
 #include "streams/signals.h"
@@ -1084,6 +1088,10 @@ int main(int argc, char **argv)
 			two(parts);
 		else if (what == "puts")
 			two(signalled_puts);
+		else if (what == "life")
+			two(life);
+		else if (what == "lanes")
+			two(lanes);
 		else if (what == "users")
 			two(users);
 		else if (what == "agent-puts")
@@ -1110,7 +1118,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams life, streams lanes, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

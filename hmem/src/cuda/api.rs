@@ -27,6 +27,8 @@ pub(crate) type MemOp = [u64; 6];
 /// `CU_STREAM_MEM_OP_WRITE_VALUE_64`.
 pub(crate) const WRITE_VALUE_64: u64 = 5;
 
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const NOT_READY: i32 = 600;
 /// `CUDA_ERROR_NOT_FOUND`: also, the driver is too old to have the function.
 pub(crate) const NOT_FOUND: i32 = 500;
@@ -215,6 +217,11 @@ functions! {
     graph_launch b"cuGraphLaunch\0" (exec: Handle, stream: Handle);
     graph_set_batch b"cuGraphExecBatchMemOpNodeSetParams\0" (exec: Handle, node: Handle, params: *const BatchParams);
     graph_exec_destroy b"cuGraphExecDestroy\0" (exec: Handle);
+    capture_info b"cuStreamGetCaptureInfo_v2\0" (stream: Handle, status: *mut c_int, id: *mut u64, graph: *mut Handle, after: *mut *const Handle, n: *mut usize);
+    held_create b"cuUserObjectCreate\0" (object: *mut Handle, of: *mut c_void, end: unsafe extern "C" fn(*mut c_void), count: u32, flags: u32);
+    held_release b"cuUserObjectRelease\0" (object: Handle, count: u32);
+    graph_hold b"cuGraphRetainUserObject\0" (graph: Handle, object: Handle, count: u32, flags: u32);
+    graph_let_go b"cuGraphReleaseUserObject\0" (graph: Handle, object: Handle, count: u32);
     host_lock b"cuMemHostRegister_v2\0" (at: *mut c_void, len: usize, flags: u32);
     host_unlock b"cuMemHostUnregister\0" (at: *mut c_void);
     host_device b"cuMemHostGetDevicePointer_v2\0" (to: *mut DevicePtr, at: *mut c_void, flags: u32);

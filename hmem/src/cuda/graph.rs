@@ -1,9 +1,10 @@
 //! Graphs of memory operations and kernels: made node by node or by capturing a stream, and launched.
 
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
 
-use super::api::{BatchParams, Error, Handle, KernelParams, MemOp as Raw, loaded};
+use super::api::{BatchParams, Error, Handle, KernelParams, MemOp as Raw, NOT_FOUND, loaded};
 use super::kernel::Function;
 use super::memops::{MemOp, raw};
 use super::queue::Stream;
@@ -11,6 +12,12 @@ use super::stream::{INVALID_CONTEXT, Relaxed, enter};
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: i32 = 2;
+/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+const ACTIVE: i32 = 1;
+
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC` and `CU_GRAPH_USER_OBJECT_MOVE`.
+const NO_SYNC: u32 = 1;
+const MOVE: u32 = 1;
 
 /// A `CUgraphNode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +34,10 @@ impl Node {
         self.0
     }
 }
+
+/// What a graph holds (a `CUuserObject`).
+#[derive(Debug)]
+pub struct Held(usize);
 
 /// A `CUgraph`.
 #[derive(Debug)]
@@ -52,6 +63,21 @@ impl Graph {
     /// It is a graph, and stays one for as long as what is returned is used; no other thread uses it.
     pub unsafe fn of_program(graph: usize, stream: Stream) -> Graph {
         Graph { handle: graph, ctx: stream.context(), own: false }
+    }
+
+    /// The one that a stream of the program's is being captured into. `None`: the driver is of before CUDA
+    /// 11.3, and does not say it, or the capture has been invalidated.
+    pub fn of_capture(stream: Stream) -> Result<Option<Graph>, Error> {
+        let (api, _entered) = stream.enter()?;
+        let (mut status, mut id, mut handle, mut after, mut count) = (0, 0, null_mut(), null(), 0);
+        let stream_of = stream.handle() as Handle;
+        match api.capture_info(stream_of, &mut status, &mut id, &mut handle, &mut after, &mut count) {
+            Ok(()) if status == ACTIVE => {
+                Ok(Some(Graph { handle: handle as usize, ctx: stream.context(), own: false }))
+            }
+            Ok(()) | Err(Error(NOT_FOUND)) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Its `CUgraph`.
@@ -103,6 +129,32 @@ impl Graph {
         Ok(Node(node as usize))
     }
 
+    /// Has the graph, its copies, its instances and their launches hold that; `None`: the driver cannot
+    /// (before CUDA 11.3). What they held is let go in a thread of the driver's.
+    pub fn hold(&mut self, what: Arc<()>) -> Result<Option<Held>, Error> {
+        let (api, _entered) = enter(self.ctx)?;
+        let (mut object, at) = (null_mut(), Arc::into_raw(what));
+        let created = api.held_create(&mut object, at.cast_mut().cast(), let_go, 1, NO_SYNC);
+        if let Err(e) = created {
+            // SAFETY: from above, and nothing has it.
+            drop(unsafe { Arc::from_raw(at) });
+            return if e == Error(NOT_FOUND) { Ok(None) } else { Err(e) };
+        }
+        match api.graph_hold(self.handle as Handle, object, 1, MOVE) {
+            Ok(()) => Ok(Some(Held(object as usize))),
+            Err(e) => {
+                let _ = api.held_release(object, 1);
+                Err(e)
+            }
+        }
+    }
+
+    /// Has the graph hold that no more, before it is copied or instantiated.
+    pub fn let_go(&mut self, held: Held) -> Result<(), Error> {
+        let (api, _entered) = enter(self.ctx)?;
+        api.graph_let_go(self.handle as Handle, held.0 as Handle, 1)
+    }
+
     /// Its nodes.
     pub fn nodes(&self) -> Result<Vec<Node>, Error> {
         let (api, _entered) = enter(self.ctx)?;
@@ -129,6 +181,12 @@ impl Drop for Graph {
             let _ = api.graph_destroy(self.handle as Handle);
         }
     }
+}
+
+/// What the driver calls at the end of the last graph that holds something.
+unsafe extern "C" fn let_go(what: *mut c_void) {
+    // SAFETY: from `hold`, whose object the driver ends once.
+    drop(unsafe { Arc::from_raw(what.cast_const().cast::<()>()) });
 }
 
 /// A batch of these operations, as a node has it.

@@ -19,11 +19,13 @@
 //! | `pool` | the same for pools |
 //! | `queue` | a program's own stream, in which work is queued for it |
 //! | `own` | streams that are made here and wait for the legacy default stream |
+//! | `apart` | whether streams share a hardware queue |
 //! | `kernel` | kernels: modules of PTX, and launches |
 //! | [`memops`] | memory operations of streams |
 //! | [`graph`] | graphs of these |
 
 mod adapter;
+mod apart;
 mod api;
 mod copy;
 mod export;
@@ -44,6 +46,7 @@ use std::os::fd::OwnedFd;
 
 use libloading::os::unix::Library;
 
+pub use apart::{has_one_queue, share_a_queue};
 pub use api::Error;
 pub use export::{export, export_dmabuf, settle};
 pub use info::{Info, Sort, info};
@@ -51,7 +54,7 @@ pub use kernel::{Function, NotLoaded};
 pub use make::{Made, device};
 pub use own::OwnStream;
 pub use per_context::PerContext;
-pub use queue::{Call, Stream};
+pub use queue::{Call, Stream, is_gone};
 pub use stream::Relaxed as RelaxedCapture;
 pub(crate) use stream::activate;
 

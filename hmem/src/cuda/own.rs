@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use super::api::{Error, Handle, NOT_FOUND, STREAM_NON_BLOCKING, loaded};
 use super::info::info;
-use super::queue::Stream;
+use super::queue::{Stream, is_gone};
 use super::stream::{Entered, INVALID_CONTEXT, any, context_of, id_of};
 
 /// `CU_STREAM_DEFAULT`.
@@ -26,9 +26,9 @@ impl OwnStream {
         Self::make(near, STREAM_DEFAULT)
     }
 
-    /// Of the context of the memory at `near`. It waits for no other stream (`CU_STREAM_NON_BLOCKING`).
-    pub fn non_blocking(near: usize) -> Result<OwnStream, Error> {
-        Self::make(Some(near), STREAM_NON_BLOCKING)
+    /// The same, but it waits for no other stream (`CU_STREAM_NON_BLOCKING`).
+    pub fn non_blocking(near: Option<usize>) -> Result<OwnStream, Error> {
+        Self::make(near, STREAM_NON_BLOCKING)
     }
 
     fn make(near: Option<usize>, flags: u32) -> Result<OwnStream, Error> {
@@ -41,6 +41,11 @@ impl OwnStream {
         let mut stream = null_mut();
         api.stream_create(&mut stream, flags)?;
         Ok(OwnStream { stream: Stream::of(stream as usize, ctx), context: id_of(api, ctx) })
+    }
+
+    /// Whether nothing in it will be done any more: it is done, has failed, or its context is gone.
+    pub(super) fn is_over(&self) -> bool {
+        is_gone(self.stream.context(), self.context) || self.stream.is_done() != Ok(false)
     }
 
     /// To queue work in. It is not used any more once this is dropped.

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use super::api::{Api, CAPTURE_FIRST, Error, Handle, NOT_FOUND, NOT_READY, loaded};
 use super::info::info;
-use super::stream::{Entered, INVALID_CONTEXT, any, context_of, enter};
+use super::stream::{Entered, INVALID_CONTEXT, any, context_of, enter, id_of};
 
 /// What a stream calls when all before it is done. It may call nothing of CUDA's, and wait for nothing that
 /// does.
@@ -13,6 +13,12 @@ pub type Call = unsafe extern "C" fn(*mut c_void);
 
 /// `CU_STREAM_LEGACY`.
 const LEGACY: usize = 1;
+
+/// Whether the driver says that a context is gone, by its handle and number: nothing of it is done any more.
+/// A driver before 12.0, whose contexts have no numbers, does not say it.
+pub fn is_gone(context: usize, id: u64) -> bool {
+    id != 0 && loaded().is_some_and(|api| id_of(api, context) != id)
+}
 
 /// A stream of the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -338,11 +338,23 @@ impl Locked {
     }
 }
 
+impl Locked {
+    /// What the driver knows of it. It is gone with its context.
+    fn info(&self) -> Option<Info> {
+        info(self.at).filter(|of| of.sort == Sort::Host && of.id == self.id)
+    }
+
+    /// Whether it is still page-locked.
+    pub(super) fn is_there(&self) -> bool {
+        self.info().is_some()
+    }
+}
+
 impl Drop for Locked {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
-        // It is gone with its context, which is not to be entered then.
-        let Some(of) = info(self.at).filter(|of| of.sort == Sort::Host && of.id == self.id) else { return };
+        // A context that is gone is not to be entered.
+        let Some(of) = self.info() else { return };
         if let Ok(_entered) = context_of(api, &of).and_then(|ctx| Entered::new(api, ctx)) {
             let _ = api.host_unlock(std::ptr::with_exposed_provenance_mut(self.at));
         }

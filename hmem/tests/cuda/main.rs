@@ -1,5 +1,6 @@
 //! CUDA's memory, over the stand-in for its driver. One process, so one test at a time.
 
+mod apart;
 mod kernel;
 mod processes;
 mod to_host;

@@ -59,6 +59,7 @@ class _Transfer(ctypes.Structure):
                 ("signal", c_uint32)]
 
 
+_ACKNOWLEDGE_AND_PUT = "acknowledge_and_put"
 # Parameters behind the endpoint or list. Those of a stream have it first.
 _BUFFER = (c_void_p, c_size_t)
 _MOVES = {"send": _BUFFER, "receive": _BUFFER, "put": (POINTER(_Transfer),), "get": (POINTER(_Transfer),), "wait": (c_uint32,),
@@ -66,7 +67,7 @@ _MOVES = {"send": _BUFFER, "receive": _BUFFER, "put": (POINTER(_Transfer),), "ge
 _ENDPOINT = {"register": (c_void_p, c_size_t, POINTER(c_uint32)), "blob": (c_char_p, POINTER(c_size_t)),
              "connect": (c_char_p, c_size_t), "query": (POINTER(_Path),), "failed": (POINTER(_Failure),),
              "error_word": (POINTER(c_void_p),), "abort": (), "close": (), "list_open": (c_size_t, POINTER(c_void_p)),
-             "executed": (POINTER(c_uint64), POINTER(c_uint64))}
+             "executed": (POINTER(c_uint64), POINTER(c_uint64)), _ACKNOWLEDGE_AND_PUT: (c_void_p, c_uint32, POINTER(_Transfer))}
 _LIST = {"run": (c_void_p,), "run_on_cpu": (), "close": (),
          "add_to_graph": (c_void_p, POINTER(c_void_p), c_size_t, POINTER(c_void_p))}
 _library = None
@@ -213,11 +214,11 @@ class _Moves:
     def __reduce__(self):
         raise TypeError("an endpoint and its lists are not copied")
 
-    def _transfer(self, name, stream, of, region, offset, signal, writable):
+    def _transfer(self, name, stream, of, region, offset, signal, writable, *before):
         address, length, kept = _find(of, writable)
         what = _Transfer(ctypes.sizeof(_Transfer), address, length, _number(offset, 64, "the offset"),
                          _number(region, 32, "the registration"), NO_SIGNAL if signal is None else _signal(signal))
-        self._do(name, stream, kept, byref(what))
+        self._do(name, stream, kept, *before, byref(what))
 
     def _send(self, stream, of):
         address, length, kept = _find(of, False)
@@ -291,7 +292,7 @@ class Endpoint(_Moves):
                 _left.remove(self)
 
     def _do(self, name, stream, kept, *arguments):
-        lane, stream_handle = int(name not in ("send", "put")), handle(stream)
+        lane, stream_handle = int(name not in ("send", "put", _ACKNOWLEDGE_AND_PUT)), handle(stream)
         with self._turn:
             self._let_go()
             # First, since a handler of a signal may raise what it likes behind the call.
@@ -370,9 +371,14 @@ class Endpoint(_Moves):
         """Queues a receive, of a message of the buffer's length."""
         self._receive(stream, of)
 
-    def put(self, of, region, offset=0, signal=None, stream=None):
-        """Queues a put into the peer's registration, and the signal behind it."""
-        self._transfer("put", stream, of, region, offset, signal, False)
+    def put(self, of, region, offset=0, signal=None, stream=None, acknowledge=None):
+        """Queues a put into the peer's registration, and the signal behind it; with `acknowledge`, first that the peer may put with
+        that signal again: before the bytes are read, which are to be outside the memory that the peer puts to then. The stream is
+        behind the wait for that signal and behind what uses what it brought; EBUSY while another stream has a wait."""
+        if acknowledge is None:
+            self._transfer("put", stream, of, region, offset, signal, False)
+        else:
+            self._transfer(_ACKNOWLEDGE_AND_PUT, stream, of, region, offset, signal, False, _signal(acknowledge))
 
     def get(self, of, region, offset=0, stream=None):
         """Queues a get from the peer's registration."""

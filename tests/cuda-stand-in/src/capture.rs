@@ -6,22 +6,29 @@
 //! unless the thread has set itself the relaxed mode.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use crate::node::Node;
+use crate::node::{Held, Node};
 use crate::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, INVALID_VALUE, Ptr, SUCCESS, enter, enter_in_context};
 
 /// `CUstreamCaptureMode`.
 const GLOBAL: i32 = 0;
 const RELAXED: i32 = 2;
 
+/// How many captures were begun.
+static MADE: AtomicUsize = AtomicUsize::new(0);
+
 struct Capture {
     stream: usize,
     mode: i32,
     thread: ThreadId,
     broken: bool,
+    /// The graph that it becomes, and what that holds.
+    graph: usize,
     nodes: Vec<Node>,
+    held: Vec<Held>,
 }
 
 fn all() -> MutexGuard<'static, Vec<Capture>> {
@@ -39,10 +46,13 @@ pub(crate) fn is_captured(stream: usize) -> bool {
 }
 
 /// Puts a node into the graph that the stream is captured into.
-pub(crate) fn record(stream: usize, node: Node) {
-    if let Some(capture) = all().iter_mut().find(|c| c.stream == stream) {
-        capture.nodes.push(node);
+pub(crate) fn record(stream: usize, node: Node) -> i32 {
+    match all().iter_mut().find(|c| c.stream == stream) {
+        Some(capture) if capture.broken => return CAPTURE_INVALIDATED,
+        Some(capture) => capture.nodes.push(node),
+        None => {}
     }
+    SUCCESS
 }
 
 /// What a call that asks or waits for a stream comes to: of a captured one it ends the capture.
@@ -93,17 +103,58 @@ pub extern "C" fn cuStreamBeginCapture_v2(stream: Ptr, mode: i32) -> i32 {
         mode,
         thread: std::thread::current().id(),
         broken: false,
+        graph: 0x6800_0000 + 16 * MADE.fetch_add(1, Relaxed),
         nodes: Vec::new(),
+        held: Vec::new(),
     });
     SUCCESS
 }
 
-/// Ends a capture: its nodes, if nothing broke it. `None`: there is none.
-pub(crate) fn end(stream: usize) -> Option<Result<Vec<Node>, i32>> {
+/// Ends a capture: the graph, its nodes and what it holds, if nothing broke it. `None`: there is none.
+#[expect(clippy::type_complexity, reason = "of one caller")]
+pub(crate) fn end(stream: usize) -> Option<Result<(usize, Vec<Node>, Vec<Held>), i32>> {
     let mut all = all();
     let at = all.iter().position(|c| c.stream == stream)?;
     let ended = all.remove(at);
-    Some(if ended.broken { Err(CAPTURE_INVALIDATED) } else { Ok(ended.nodes) })
+    Some(if ended.broken { Err(CAPTURE_INVALIDATED) } else { Ok((ended.graph, ended.nodes, ended.held)) })
+}
+
+/// Has the graph of a capture hold that; it comes back if there is no such capture.
+pub(crate) fn hold(graph: usize, held: Held) -> Option<Held> {
+    let mut all = all();
+    match all.iter_mut().find(|c| c.graph == graph) {
+        Some(capture) => capture.held.push(held),
+        None => return Some(held),
+    }
+    None
+}
+
+/// Has the graph of a capture hold that object no more; whether it did.
+pub(crate) fn let_go(graph: usize, object: usize) -> bool {
+    all().iter_mut().find(|c| c.graph == graph).is_some_and(|c| Held::take(&mut c.held, object))
+}
+
+/// All but the status stays as it was unless a capture goes on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+    stream: Ptr,
+    status: *mut i32,
+    id: *mut u64,
+    graph: *mut Ptr,
+    after: *mut *const Ptr,
+    count: *mut usize,
+) -> i32 {
+    enter_in_context!("cuStreamGetCaptureInfo_v2");
+    let all = all();
+    let found = all.iter().find(|c| c.stream == stream as usize);
+    unsafe {
+        *status = found.map_or(0, |c| 1 + i32::from(c.broken));
+        if let Some(capture) = found.filter(|c| !c.broken) {
+            (*id, *graph) = (capture.graph as u64, capture.graph as Ptr);
+            (*after, *count) = (std::ptr::null(), 0);
+        }
+    }
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]

@@ -256,7 +256,7 @@ impl Driver {
         unsafe { f(most, seed) }
     }
 
-    /// Streams made from now on share so many hardware channels; 0: none share one.
+    /// Streams made from now on have so many hardware channels; 1: all share it.
     pub fn channels(&self, count: usize) {
         let f = self.0.symbol("stand_in_channels");
         let f: unsafe extern "C" fn(usize) = unsafe { std::mem::transmute(f) };

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::memop::{self, MemOp};
 use crate::module::{self, KernelNode};
-use crate::node::Node;
+use crate::node::{Held, Node};
 use crate::stream;
 use crate::{INVALID_HANDLE, INVALID_VALUE, Ptr, SUCCESS, capture, context, enter, enter_in_context};
 
@@ -30,11 +30,13 @@ impl BatchNode {
     }
 }
 
+/// Its nodes, and what it holds.
 #[derive(Default)]
-struct Graph(Vec<(usize, Node)>);
+struct Graph(Vec<(usize, Node)>, Vec<Held>);
 
 struct Instance {
     nodes: Vec<(usize, Node)>,
+    held: Vec<Held>,
     /// The stream of its last launch, and how much was queued there behind it.
     last: Option<(usize, u64)>,
 }
@@ -58,12 +60,46 @@ fn all() -> MutexGuard<'static, All> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn make(nodes: Vec<Node>) -> Ptr {
+fn make(graph: usize, nodes: Vec<Node>, held: Vec<Held>) -> Ptr {
     let mut all = all();
     let nodes = nodes.into_iter().map(|node| (all.name(), node)).collect();
-    let graph = all.name();
-    all.graphs.insert(graph, Graph(nodes));
+    all.graphs.insert(graph, Graph(nodes, held));
     graph as Ptr
+}
+
+/// `CU_GRAPH_USER_OBJECT_MOVE`.
+const MOVE: u32 = 1;
+
+/// Also of a graph that a stream is being captured into. The caller's reference becomes the graph's.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphRetainUserObject(graph: Ptr, object: Ptr, count: u32, flags: u32) -> i32 {
+    enter!("cuGraphRetainUserObject");
+    if count != 1 || flags != MOVE {
+        return INVALID_VALUE;
+    }
+    let Some(held) = Held::of_program(object as usize) else { return INVALID_VALUE };
+    let Some(held) = capture::hold(graph as usize, held) else { return SUCCESS };
+    match all().graphs.get_mut(&(graph as usize)) {
+        Some(of) => of.1.push(held),
+        None => {
+            // It is still the caller's.
+            std::mem::forget(held);
+            return INVALID_VALUE;
+        }
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphReleaseUserObject(graph: Ptr, object: Ptr, count: u32) -> i32 {
+    enter!("cuGraphReleaseUserObject");
+    if count != 1 {
+        return INVALID_VALUE;
+    }
+    let of_graph = |g: &mut Graph| Held::take(&mut g.1, object as usize);
+    let done = capture::let_go(graph as usize, object as usize)
+        || all().graphs.get_mut(&(graph as usize)).is_some_and(of_graph);
+    if done { SUCCESS } else { INVALID_VALUE }
 }
 
 #[unsafe(no_mangle)]
@@ -71,8 +107,8 @@ pub unsafe extern "C" fn cuStreamEndCapture(stream: Ptr, graph: *mut Ptr) -> i32
     enter_in_context!("cuStreamEndCapture");
     unsafe { *graph = std::ptr::null_mut() };
     match capture::end(stream as usize) {
-        Some(Ok(nodes)) => {
-            unsafe { *graph = make(nodes) };
+        Some(Ok((name, nodes, held))) => {
+            unsafe { *graph = make(name, nodes, held) };
             SUCCESS
         }
         Some(Err(code)) => code,
@@ -86,7 +122,8 @@ pub unsafe extern "C" fn cuGraphCreate(graph: *mut Ptr, flags: u32) -> i32 {
     if flags != 0 {
         return INVALID_VALUE;
     }
-    unsafe { *graph = make(Vec::new()) };
+    let name = all().name();
+    unsafe { *graph = make(name, Vec::new(), Vec::new()) };
     SUCCESS
 }
 
@@ -162,8 +199,8 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(instance: *mut Ptr, graph: 
     let mut all = all();
     let name = all.name();
     let Some(of) = all.graphs.get(&(graph as usize)).filter(|_| flags == 0) else { return INVALID_VALUE };
-    let nodes = of.0.clone();
-    all.instances.insert(name, Instance { nodes, last: None });
+    let (nodes, held) = (of.0.clone(), of.1.clone());
+    all.instances.insert(name, Instance { nodes, held, last: None });
     unsafe { *instance = name as Ptr };
     SUCCESS
 }
@@ -203,7 +240,9 @@ pub extern "C" fn cuGraphLaunch(instance: Ptr, stream: Ptr) -> i32 {
     let Some(of) = all.instances.get_mut(&(instance as usize)) else { return INVALID_HANDLE };
     let nodes = of.nodes.iter().map(|(_, node)| node.clone());
     let behind = of.last.filter(|(last, _)| *last != stream as usize);
-    let nodes: Vec<Node> = behind.map(|(s, n)| Node::After(s, n)).into_iter().chain(nodes).collect();
+    let holds = (!of.held.is_empty()).then(|| Node::Holds(of.held.clone()));
+    let nodes: Vec<Node> =
+        behind.map(|(s, n)| Node::After(s, n)).into_iter().chain(nodes).chain(holds).collect();
     match stream::queue_all(stream as usize, nodes) {
         Ok(end) => of.last = Some((stream as usize, end)),
         Err(code) => return code,

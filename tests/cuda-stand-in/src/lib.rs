@@ -14,6 +14,7 @@
 //! | `CUDA_STAND_IN_DELAY_US` | how long each piece of work takes in a stream (0) |
 //! | `CUDA_STAND_IN_FAIL` | `name=code` or `name@n=code`, with commas: calls that fail, always or the n-th time |
 //! | `CUDA_STAND_IN_ROOM` | `1`: of kernels that wait for others, a process's devices have room for one at a time |
+//! | `CUDA_DEVICE_MAX_CONNECTIONS` | `1`: streams made from then on share one hardware channel |
 //! | `CUDA_VISIBLE_DEVICES` | numbers, with commas: as for the driver |
 //!
 //! In place of a call `waiting-kernel` is a kernel that waits for others: the device fails in it, behind a

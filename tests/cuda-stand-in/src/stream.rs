@@ -1,13 +1,13 @@
 //! Streams and events: work that is done in order, by the first call that asks when its time has come.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use stand_in::Work;
 
-use crate::capture::{self, waits};
+use crate::capture;
 use crate::hold;
 use crate::memop;
 use crate::node::{Function, Node};
@@ -16,6 +16,8 @@ use crate::{
     IN_HOST_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, Ptr, SUCCESS, context, enter,
     enter_in_context, memory,
 };
+
+mod event;
 
 struct Item {
     node: Node,
@@ -60,8 +62,18 @@ struct All {
 /// Most microseconds by which an item is put off, and the state of what chooses them.
 static JITTER: Mutex<(u64, u64)> = Mutex::new((0, 1));
 
-/// Hardware channels: streams take them in turn. 0: each stream has one.
+/// Hardware channels, as a device of H200 has them: of one all streams make use, whatever their priorities; of
+/// several, or if nothing is said (0), each stream has its own.
 static CHANNELS: AtomicUsize = AtomicUsize::new(0);
+
+/// Those of the program's environment, else.
+fn channels() -> usize {
+    let set = || std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok()?.parse().ok();
+    match CHANNELS.load(Relaxed) {
+        0 => set().unwrap_or(0),
+        count => count,
+    }
+}
 
 /// From now on each piece of work is put off by up to so many microseconds, so that streams overtake each
 /// other.
@@ -70,11 +82,19 @@ pub extern "C" fn stand_in_jitter(most: u64, seed: u64) {
     *JITTER.lock().unwrap_or_else(PoisonError::into_inner) = (most, seed | 1);
 }
 
-/// Streams made from now on share so many hardware channels, as with CUDA_DEVICE_MAX_CONNECTIONS: what is
-/// queued in one holds up what was queued later in any stream of the channel. 0: none share one.
+/// Streams made from now on have so many hardware channels, as with CUDA_DEVICE_MAX_CONNECTIONS: what is
+/// queued in one holds up what was queued later in any stream of the channel. 1: all share it.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_channels(count: usize) {
     CHANNELS.store(count, Relaxed);
+}
+
+/// Whether what is no stream, or no more, ends the process: with the driver that is undefined.
+static STRICT: AtomicBool = AtomicBool::new(false);
+
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_strict(is: bool) {
+    STRICT.store(is, Relaxed);
 }
 
 fn put_off() -> Duration {
@@ -124,7 +144,8 @@ impl All {
         }
         let Some(item) = s.todo.front() else { return Next::Nothing };
         let held = |other: &Stream| {
-            let first = other.busy.or(other.todo.front().map(|i| i.number));
+            // A kernel that runs holds up nothing, but what is behind it does: it is first in the channel.
+            let first = other.todo.front().map(|i| i.number);
             other.channel == s.channel && first.is_some_and(|first| first < item.number)
         };
         let after = match item.node {
@@ -141,7 +162,7 @@ impl All {
         let Some(copied) = item.work.run(false) else { return Next::NotYet };
         match &item.node {
             Node::Copy(..) => Next::Done(copied),
-            Node::After(..) => Next::Done(true),
+            Node::After(..) | Node::Holds(_) => Next::Done(true),
             Node::Call(call, arg) => Next::Unlocked(Unlocked::Call(*call, *arg)),
             Node::Kernel(launch) => Next::Unlocked(Unlocked::Kernel(launch.clone())),
             Node::Batch(ops) => {
@@ -211,12 +232,13 @@ fn run(name: usize, by: By) {
     }
 }
 
-/// What is waiting there comes without being asked for, as on a device. One thread at a time attends.
+/// What is waiting there comes without being asked for, as on a device. One thread at a time attends; where
+/// the process has no more threads, only calls that ask do the work.
 fn attend(name: usize) {
     if all().streams.get_mut(&name).is_none_or(|s| std::mem::replace(&mut s.attended, true)) {
         return;
     }
-    std::thread::spawn(move || {
+    let spawned = std::thread::Builder::new().spawn(move || {
         loop {
             run(name, By::Attendant);
             let goes_on = all().streams.get_mut(&name).is_some_and(|s| {
@@ -229,13 +251,15 @@ fn attend(name: usize) {
             std::thread::sleep(Duration::from_micros(100));
         }
     });
+    if let (Err(_), Some(s)) = (spawned, all().streams.get_mut(&name)) {
+        s.attended = false;
+    }
 }
 
 /// Queues work in a stream of the current context; of one that is being captured, it goes into the graph.
 fn queue(stream: usize, node: Node) -> i32 {
     if capture::is_captured(stream) {
-        capture::record(stream, node);
-        return SUCCESS;
+        return capture::record(stream, node);
     }
     queue_all(stream, vec![node]).err().unwrap_or(SUCCESS)
 }
@@ -253,7 +277,7 @@ pub(crate) fn queue_all(stream: usize, nodes: Vec<Node>) -> Result<u64, i32> {
         let s = all.streams.get_mut(&stream).filter(|s| s.ctx == ctx).ok_or(INVALID_HANDLE)?;
         // By itself come functions, memory operations, and all that may be held up.
         let alone = |node: &Node| !matches!(node, Node::Copy(..) | Node::Kernel(_)) || node.may_take_long();
-        let attended = nodes.len() != 1 || nodes.iter().any(alone) || CHANNELS.load(Relaxed) > 0;
+        let attended = nodes.len() != 1 || nodes.iter().any(alone) || channels() > 0;
         for (i, node) in nodes.into_iter().enumerate() {
             let (dst, src, len) =
                 if let Node::Copy(dst, src, len) = node { (dst, src, len) } else { (0, 0, 0) };
@@ -277,14 +301,32 @@ fn failed(name: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(out: *mut Ptr, _flags: u32) -> i32 {
     enter_in_context!("cuStreamCreate");
+    unsafe { create(out) }
+}
+
+/// A priority is no channel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreateWithPriority(out: *mut Ptr, _flags: u32, _priority: i32) -> i32 {
+    enter_in_context!("cuStreamCreateWithPriority");
+    unsafe { create(out) }
+}
+
+/// The highest priority, of a number below 0.
+const HIGHEST: i32 = -1;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) -> i32 {
+    enter_in_context!("cuCtxGetStreamPriorityRange");
+    unsafe { (*least, *greatest) = (0, HIGHEST) };
+    SUCCESS
+}
+
+unsafe fn create(out: *mut Ptr) -> i32 {
     let mut all = all();
     all.made += 1;
     let name = 0x5000_0000 + all.made * 16;
     let ctx = context::current().map_or(0, |c| c.id);
-    let channel = match CHANNELS.load(Relaxed) {
-        0 => name,
-        count => all.made % count,
-    };
+    let channel = if channels() == 1 { 0 } else { name };
     all.streams.insert(name, Stream { ctx, channel, ..Stream::default() });
     unsafe { *out = name as Ptr };
     SUCCESS
@@ -328,7 +370,13 @@ pub extern "C" fn cuStreamQuery(stream: Ptr) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetCtx(stream: Ptr, ctx: *mut Ptr) -> i32 {
     enter!("cuStreamGetCtx");
-    let Some(id) = all().streams.get(&(stream as usize)).map(|s| s.ctx) else { return INVALID_HANDLE };
+    let Some(id) = all().streams.get(&(stream as usize)).map(|s| s.ctx) else {
+        if STRICT.load(Relaxed) {
+            eprintln!("stand-in: cuStreamGetCtx: {stream:?} is no stream");
+            std::process::abort();
+        }
+        return INVALID_HANDLE;
+    };
     unsafe { *ctx = context::named(id) as Ptr };
     SUCCESS
 }
@@ -428,57 +476,6 @@ pub extern "C" fn cuCtxSynchronize() -> i32 {
 pub(crate) fn synchronize() {
     let every: Vec<usize> = all().streams.keys().copied().collect();
     every.into_iter().for_each(|name| run(name, By::Wait));
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventCreate(out: *mut Ptr, _flags: u32) -> i32 {
-    enter_in_context!("cuEventCreate");
-    let mut all = all();
-    all.made += 1;
-    let name = 0xe000_0000 + all.made * 16;
-    all.events.insert(name, (0, 0));
-    unsafe { *out = name as Ptr };
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuEventDestroy_v2(event: Ptr) -> i32 {
-    enter!("cuEventDestroy_v2");
-    all().events.remove(&(event as usize)).map_or(INVALID_HANDLE, |_| SUCCESS)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuEventRecord(event: Ptr, stream: Ptr) -> i32 {
-    enter_in_context!("cuEventRecord");
-    let mut all = all();
-    let Some(queued) = all.streams.get(&(stream as usize)).map(|s| s.queued) else { return INVALID_HANDLE };
-    all.events.insert(event as usize, (stream as usize, queued));
-    SUCCESS
-}
-
-fn look(event: Ptr, wait: bool) -> i32 {
-    let Some((stream, after)) = all().events.get(&(event as usize)).copied() else { return INVALID_HANDLE };
-    run(stream, if wait { By::Wait } else { By::Query });
-    let mut all = all();
-    let Some(s) = all.streams.get_mut(&stream) else { return SUCCESS };
-    match s.done >= after {
-        true => std::mem::take(&mut s.failed),
-        false => NOT_READY,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuEventQuery(event: Ptr) -> i32 {
-    enter!("cuEventQuery");
-    waits!();
-    look(event, false)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuEventSynchronize(event: Ptr) -> i32 {
-    enter!("cuEventSynchronize");
-    waits!();
-    look(event, true)
 }
 
 #[unsafe(no_mangle)]

@@ -4,8 +4,11 @@
  *
  *     enqueue ITERATIONS    a loop with a kernel between; several receives under way, with tags, waited for in another order; what
  *                           is refused; how often the agent polls; an abort while a stream waits
+ *     enqueue half          rank 1 is stopped in the middle of a long message until the limit has passed
+ *     enqueue killed        rank 1 is killed while the stream of rank 0 waits for it, which goes on
  *
  * Rank 0 prints one line, "ok enqueue ...". */
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -130,6 +133,133 @@ static void several(void)
 	has(other, bytes, 7 * 5 + 2 + (uint32_t)peer, 1);
 }
 
+/* The failure names that operation with the peer. */
+static void named(int code, int sends, int tag)
+{
+	struct strait_mpi_failure f;
+	char words_of[200], rank[40];
+	CHECK(strait_mpi_stream_failure(q, &f) == 0);
+	CHECK(f.code == code && f.sends == sends && f.tag == tag && f.number > 0 && f.error == strait_mpi_stream_failed(q));
+	snprintf(rank, sizeof rank, "%s rank %d with tag %d", sends ? "to" : "from", f.peer, tag);
+	CHECK(strait_mpi_stream_describe(q, words_of, sizeof words_of) > 0 && strstr(words_of, rank));
+}
+
+static void closed(void)
+{
+	const double begin = MPI_Wtime();
+	while (strait_mpi_stream_close(q) == -EBUSY)
+		CHECK(MPI_Wtime() - begin < limit_s);
+}
+
+/* Nothing comes for as long as the time limit. What is under way and not waited for has none. */
+static void limits(void)
+{
+	const dptr at = memory(4 * words, 9), other = memory(4 * words, 9);
+	strait_mpi_request late;
+	struct strait_mpi_failure f;
+	CHECK(strait_mpi_stream_open(stream, &q) == 0);
+	strait_mpi_stream_set_timeout(q, 100000000);
+	CHECK(strait_mpi_irecv_enqueue((void *)other, words, MPI_UINT32_T, peer, 80, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE, &late) == 0);
+	end_of_stream();
+	usleep(300000);
+	CHECK(!strait_mpi_stream_failed(q) && strait_mpi_stream_failure(q, &f) == -EAGAIN);
+	CHECK(strait_mpi_recv_enqueue((void *)at, words, MPI_UINT32_T, peer, 79, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE) == 0);
+	end_of_stream();
+	named(ETIMEDOUT, 0, 79);
+	has(at, 4 * words, 9, 0);
+	closed();
+}
+
+/* Rank 1 stops rank 0 for longer than the limit, and sends meanwhile: the message is there before the limit counts. */
+static void stopped(void)
+{
+	uint32_t *at = calloc(words, 4);
+	int pid = getpid(), other = 0;
+	const char *mode = getenv("FI_STRAIT_XPU_MODE");
+	MPI_Sendrecv(&pid, 1, MPI_INT, peer, 90, &other, 1, MPI_INT, peer, 90, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	CHECK(at);
+	if (me == 1) {
+		for (int i = 0; i < words; i++)
+			at[i] = 6;
+		MPI_Recv(&pid, 1, MPI_INT, peer, 91, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		CHECK(kill(other, SIGSTOP) == 0);
+		CHECK(MPI_Send(at, words, MPI_UINT32_T, peer, 92, MPI_COMM_WORLD) == 0);
+		usleep(2500000);
+		CHECK(kill(other, SIGCONT) == 0);
+	} else {
+		CHECK(strait_mpi_stream_open(stream, &q) == 0);
+		strait_mpi_stream_set_timeout(q, 2000000000);
+		CHECK(strait_mpi_recv_enqueue(at, words, MPI_UINT32_T, peer, 92, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE) == 0);
+		/* Until the agent has seen that the stream waits, and reads the clock. */
+		while (strait_mpi_stream_polls(q) < (mode && !strcmp(mode, "economy") ? 100 : 10000))
+			usleep(50);
+		MPI_Send(&pid, 1, MPI_INT, peer, 91, MPI_COMM_WORLD);
+		end_of_stream();
+		CHECK(!strait_mpi_stream_failed(q) && at[0] == 6 && at[words - 1] == 6);
+		closed();
+	}
+	free(at);
+}
+
+/* A long receive whose sender is stopped cannot be cancelled: the MPI has the buffer, and the queue is not closed, until it goes on. */
+static void half(void)
+{
+	enum { bytes = 8 << 20 };
+	uint32_t *at = calloc(1, bytes);
+	int pid = getpid(), other = 0, there = 0;
+	CHECK(at);
+	MPI_Sendrecv(&pid, 1, MPI_INT, peer, 93, &other, 1, MPI_INT, peer, 93, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	if (me == 1) {
+		MPI_Request request;
+		memset(at, 7, bytes);
+		CHECK(MPI_Isend(at, bytes, MPI_BYTE, peer, 94, MPI_COMM_WORLD, &request) == 0);
+		CHECK(raise(SIGSTOP) == 0);
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+	} else {
+		CHECK(strait_mpi_stream_open(stream, &q) == 0);
+		strait_mpi_stream_set_timeout(q, 200000000);
+		while (!there)
+			MPI_Iprobe(peer, 94, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+		usleep(200000);
+		CHECK(strait_mpi_recv_enqueue(at, bytes, MPI_BYTE, peer, 94, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE) == 0);
+		end_of_stream();
+		named(ETIMEDOUT, 0, 94);
+		for (int i = 0; i < 30; i++, usleep(50000))
+			CHECK(strait_mpi_stream_close(q) == -EBUSY);
+		CHECK(kill(other, SIGCONT) == 0);
+		closed();
+		printf("ok enqueue half\n");
+	}
+	free(at);
+	MPI_Barrier(MPI_COMM_WORLD);
+	MPI_Finalize();
+	exit(0);
+}
+
+/* Whatever the MPI makes of it: it may notice, or not. */
+static void killed(void)
+{
+	const dptr at = memory(4 * words, 9);
+	struct strait_mpi_failure f;
+	strait_mpi_stream_set_timeout(q, 1000000000);
+	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	MPI_Barrier(MPI_COMM_WORLD);
+	if (me == 1) {
+		usleep(100000);
+		raise(SIGKILL);
+	}
+	signal(SIGTERM, SIG_IGN);
+	CHECK(strait_mpi_recv_enqueue((void *)at, words, MPI_UINT32_T, peer, 5, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE) == 0);
+	end_of_stream();
+	CHECK(strait_mpi_stream_failure(q, &f) == 0 && f.peer == 1);
+	named(f.code, 0, 5);
+	has(at, 4 * words, 9, 0);
+	closed();
+	printf("ok enqueue killed: code %d\n", f.code);
+	fflush(stdout);
+	_exit(0);
+}
+
 static void ends(void)
 {
 	const dptr at = memory(4 * words, 9);
@@ -150,10 +280,10 @@ static void ends(void)
 	strait_mpi_stream_abort(q);
 	end_of_stream();
 	CHECK(strait_mpi_stream_failed(q));
+	named(ECANCELED, 0, 77);
 	CHECK(strait_mpi_isend_enqueue((void *)at, words, MPI_UINT32_T, peer, 1, MPI_COMM_WORLD, q, &request) == -EIO);
 	has(at, 4 * words, 9, 0);
-	while (strait_mpi_stream_close(q) == -EBUSY)
-		sched_yield();
+	closed();
 }
 
 /* An error of MPI ends the queue. */
@@ -168,14 +298,13 @@ static void error(void)
 	/* Behind a wait that nothing ends, no other is begun: the rank is wrong in a queue of its own. */
 	strait_mpi_stream_abort(q);
 	end_of_stream();
-	while (strait_mpi_stream_close(q) == -EBUSY)
-		sched_yield();
+	closed();
 	CHECK(strait_mpi_stream_open(stream, &q) == 0);
 	CHECK(strait_mpi_send_enqueue((void *)at, words, MPI_UINT32_T, 99, 1, comm, q) == 0);
 	end_of_stream();
 	CHECK(strait_mpi_stream_failed(q));
-	while (strait_mpi_stream_close(q) == -EBUSY)
-		sched_yield();
+	named(EIO, 1, 1);
+	closed();
 	MPI_Comm_free(&comm);
 }
 
@@ -184,7 +313,7 @@ int main(int argc, char **argv)
 	void *ctx, *module;
 	int provided = 0, ranks = 0;
 	if (argc != 2)
-		return fprintf(stderr, "usage: enqueue ITERATIONS\n"), 2;
+		return fprintf(stderr, "usage: enqueue ITERATIONS, enqueue half, enqueue killed\n"), 2;
 	MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
 	MPI_Comm_rank(MPI_COMM_WORLD, &me);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -193,10 +322,16 @@ int main(int argc, char **argv)
 	CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&ctx, 0) == 0 && cuCtxSetCurrent(ctx) == 0);
 	CHECK(cuStreamCreate(&stream, 1) == 0 && cuModuleLoadData(&module, kernel) == 0 && cuModuleGetFunction(&add, module, "add") == 0);
 	CHECK(strait_mpi_stream_open(stream, &q) == 0);
+	if (!strcmp(argv[1], "killed"))
+		killed();
+	if (!strcmp(argv[1], "half"))
+		half();
 	loop(atoi(argv[1]));
 	several();
 	ends();
 	error();
+	limits();
+	stopped();
 	MPI_Barrier(MPI_COMM_WORLD);
 	if (me == 0)
 		printf("ok enqueue: %s iterations\n", argv[1]);

@@ -84,6 +84,78 @@ struct nccl {
 	}
 };
 
+/* A kernel of blocks of some 50 us that fills the GPU for so many milliseconds, on both sides. */
+struct filler {
+	void *stream = nullptr, *kernel = nullptr, *events[2] = {};
+	dptr result = 0;
+	unsigned threads_of_block = 32, blocks = 1;
+	uint64_t loops = 4;
+	bool timed = true;
+
+	void launch()
+	{
+		void *args[] = {&result, &loops};
+		for (void *event : events) {
+			if (event == events[1])
+				cu("cuLaunchKernel", kernel, blocks, 1u, 1u, threads_of_block, 1u, 1u, 0u, stream, (void **)args, (void **)nullptr);
+			cu("cuEventRecord", event, stream);
+		}
+	}
+
+	/* Some 3 ms of a stream by one block (H200), and the first event behind it. */
+	void hold(void *of)
+	{
+		uint64_t longer = timed ? 250000 : 4;
+		void *args[] = {&result, &longer};
+		cu("cuLaunchKernel", kernel, 1u, 1u, 1u, 32u, 1u, 1u, 0u, of, (void **)args, (void **)nullptr);
+		cu("cuEventRecord", events[0], of);
+	}
+
+	/* Of the last launch, which has ended; `waited` where the driver times nothing. */
+	double milliseconds(double waited)
+	{
+		float ms = 0;
+		if (!timed)
+			return waited * 1e3;
+		cu("cuEventElapsedTime", &ms, events[0], events[1]);
+		return ms;
+	}
+
+	double alone()
+	{
+		const double begin = now();
+		launch();
+		while (!stream_ended(stream))
+			CHECK(now() - begin < limit_s);
+		return milliseconds(now() - begin);
+	}
+
+	void open(unsigned ms)
+	{
+		int device = 0, units = 0, threads = 0;
+		void *module = nullptr;
+		cu("cuCtxGetDevice", &device);
+		cu("cuDeviceGetAttribute", &units, 16, device);
+		cu("cuDeviceGetAttribute", &threads, 39, device);
+		cu("cuModuleLoadData", &module, (const char *)filler_text);
+		cu("cuModuleGetFunction", &kernel, module, (const char *)"filler");
+		cu("cuStreamCreate", &stream, 1u);
+		for (void *&event : events)
+			cu("cuEventCreate", &event, 0u);
+		cu("cuMemAlloc_v2", &result, (size_t)4096);
+		timed = dlsym(RTLD_DEFAULT, "cuEventElapsedTime");
+		if (threads >= 1024)
+			threads_of_block = 512;
+		blocks = (unsigned)(units * std::max(1, threads / 512));
+		if (!ms)
+			return;
+		loops = 1000;
+		for (unsigned n = 0; n < 3; n++)
+			loops = std::max((uint64_t)1, (uint64_t)(loops * 0.05 / alone()));
+		blocks *= std::max(1u, (unsigned)(ms / alone()));
+	}
+};
+
 /* Two processes, and each way between them. The second sends back what has come. */
 struct compared {
 	struct way {
@@ -107,6 +179,7 @@ struct compared {
 	void *graph = nullptr;
 	unsigned replayed = 1;
 	nccl n;
+	filler held;
 	std::vector<way> ways;
 
 	/* A stream that goes before others, where the driver has such. */
@@ -130,6 +203,7 @@ struct compared {
 		most = bytes;
 		g.open();
 		first_stream();
+		held.open(0);
 		cu("cuMemAlloc_v2", &out, most);
 		cu("cuMemAlloc_v2", &in, most);
 		cu("cuMemHostRegister_v2", (void *)shared, (size_t)4096, 2u);
@@ -201,13 +275,14 @@ struct compared {
 		t.size = sizeof t;
 		t.local = (void *)(leads ? out : in);
 		t.length = length;
+		if (leads)
+			OK(strait_stream_put(puts, g.stream, &t));
 		for (unsigned i = 0; i < count; i++) {
-			if (leads)
-				OK(strait_stream_put(puts, g.stream, &t));
 			OK(strait_stream_wait(puts, g.stream, 0));
-			OK(strait_stream_acknowledge(puts, g.stream, 0));
-			if (!leads)
-				OK(strait_stream_put(puts, g.stream, &t));
+			if (leads && i + 1 == count)
+				OK(strait_stream_acknowledge(puts, g.stream, 0));
+			else
+				OK(strait_stream_acknowledge_and_put(puts, g.stream, 0, &t));
 		}
 	}
 
@@ -291,7 +366,8 @@ struct compared {
 		cu("cuIpcCloseMemHandle", theirs);
 	}
 
-	/* One turn, with contents: microseconds of a message there and back. */
+	/* One turn, with contents: microseconds of a message there and back. Where the driver has times, by the stream's: a kernel
+	 * holds it until all is queued. */
 	double turn(const way &w, size_t length, unsigned count, uint32_t first)
 	{
 		std::vector<uint32_t> all(length / 4);
@@ -303,10 +379,12 @@ struct compared {
 		cu("cuCtxSynchronize");
 		together();
 		const double begin = now();
+		held.hold(g.stream);
 		w.queue(length, count);
+		cu("cuEventRecord", held.events[1], g.stream);
 		while (!stream_ended(g.stream))
 			CHECK(now() - begin < limit_s);
-		const double took = now() - begin;
+		const double took = held.milliseconds(now() - begin) / 1e3;
 		together();
 		CHECK(!leads || g.words(in, length) == all);
 		return took * 1e6 / count;
@@ -329,7 +407,8 @@ static void sizes(bool leads, unsigned turns, size_t most)
 	for (size_t length : lengths) {
 		if (length > c.most)
 			break;
-		const unsigned count = length <= 65536 ? 40 : length <= 2 << 20 ? 10 : 4;
+		/* The two sides do not begin at the same time: that is of the first one. */
+		const unsigned count = length <= 65536 ? 40 : !c.held.timed ? 10 : length <= 2 << 20 ? 40 : 15;
 		c.capture(length, length <= 65536 ? 20 : 1);
 		std::vector<std::vector<double>> took(c.ways.size());
 		/* One turn of each before those that count. */
@@ -352,69 +431,6 @@ static void sizes(bool leads, unsigned turns, size_t most)
 	if (leads)
 		printf("ok streams sizes\n");
 }
-
-/* A kernel of blocks of some 50 us that fills the GPU for so many milliseconds, on both sides. */
-struct filler {
-	void *stream = nullptr, *kernel = nullptr, *events[2] = {};
-	dptr result = 0;
-	unsigned threads_of_block = 32, blocks = 1;
-	uint64_t loops = 4;
-	bool timed = true;
-
-	void launch()
-	{
-		void *args[] = {&result, &loops};
-		for (void *event : events) {
-			if (event == events[1])
-				cu("cuLaunchKernel", kernel, blocks, 1u, 1u, threads_of_block, 1u, 1u, 0u, stream, (void **)args, (void **)nullptr);
-			cu("cuEventRecord", event, stream);
-		}
-	}
-
-	/* Of the last launch, which has ended; `waited` where the driver times nothing. */
-	double milliseconds(double waited)
-	{
-		float ms = 0;
-		if (!timed)
-			return waited * 1e3;
-		cu("cuEventElapsedTime", &ms, events[0], events[1]);
-		return ms;
-	}
-
-	double alone()
-	{
-		const double begin = now();
-		launch();
-		while (!stream_ended(stream))
-			CHECK(now() - begin < limit_s);
-		return milliseconds(now() - begin);
-	}
-
-	void open(unsigned ms)
-	{
-		int device = 0, units = 0, threads = 0;
-		void *module = nullptr;
-		cu("cuCtxGetDevice", &device);
-		cu("cuDeviceGetAttribute", &units, 16, device);
-		cu("cuDeviceGetAttribute", &threads, 39, device);
-		cu("cuModuleLoadData", &module, (const char *)filler_text);
-		cu("cuModuleGetFunction", &kernel, module, (const char *)"filler");
-		cu("cuStreamCreate", &stream, 1u);
-		for (void *&event : events)
-			cu("cuEventCreate", &event, 0u);
-		cu("cuMemAlloc_v2", &result, (size_t)4096);
-		timed = dlsym(RTLD_DEFAULT, "cuEventElapsedTime");
-		if (threads >= 1024)
-			threads_of_block = 512;
-		blocks = (unsigned)(units * std::max(1, threads / 512));
-		if (!ms)
-			return;
-		loops = 1000;
-		for (unsigned n = 0; n < 3; n++)
-			loops = std::max((uint64_t)1, (uint64_t)(loops * 0.05 / alone()));
-		blocks *= std::max(1u, (unsigned)(ms / alone()));
-	}
-};
 
 /* The filler beside messages of `length` bytes by each way, in turns with the filler alone. */
 static void busy(bool leads, unsigned turns, unsigned ms, size_t length)

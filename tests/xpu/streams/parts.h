@@ -2,14 +2,6 @@
 /* Messages in parts, which several blocks of a kernel copy at once: lengths and addresses of any kind, numbers of slots that no
  * number of blocks divides, waits of many blocks that end: part of streams.cc. */
 
-static std::vector<uint8_t> bytes_of(dptr at, size_t length)
-{
-	std::vector<uint8_t> all(length);
-	if (length)
-		cu("cuMemcpyDtoH_v2", (void *)all.data(), at, length);
-	return all;
-}
-
 static uint8_t byte_of(size_t n, unsigned turn)
 {
 	return (uint8_t)(n * 13 + n / 251 + turn * 31);
@@ -293,10 +285,14 @@ static void parts_of_another_device(gpu &g, bool leads)
 	OK(strait_stream_close(s));
 }
 
-/* With these flags of the two sides kernels wait, or not, and messages arrive. */
+/* With these flags of the two sides kernels wait, or not, and messages and puts arrive. */
 static void parts_by(gpu &g, bool leads, uint32_t one, uint32_t other, bool kernels)
 {
 	strait_stream *s = open_endpoint(leads ? one : other);
+	uint32_t region = 9;
+	dptr window = 0;
+	cu("cuMemAlloc_v2", &window, (size_t)4096);
+	OK(strait_stream_register(s, (void *)window, 4096, &region));
 	meet(s);
 	CHECK(kernels_wait(s) == kernels && path_of(s) == STRAIT_STREAM_DEVICE);
 	g.clear();
@@ -306,8 +302,10 @@ static void parts_by(gpu &g, bool leads, uint32_t one, uint32_t other, bool kern
 	OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
 	g.end_of_stream();
 	CHECK(failed(s).code == 0 && !g.untouched(g.in, 4));
+	puts_by_call(g, leads, s, window, g.out, size);
 	together();
 	OK(strait_stream_close(s));
+	cu("cuMemFree_v2", window);
 }
 
 /* Where memory operations wait between two devices. */

@@ -13,6 +13,14 @@ static strait_stream_transfer transfer_of(void *local, size_t length, uint32_t r
 	return t;
 }
 
+static std::vector<uint8_t> bytes_of(dptr at, size_t length)
+{
+	std::vector<uint8_t> all(length);
+	if (length)
+		cu("cuMemcpyDtoH_v2", (void *)all.data(), at, length);
+	return all;
+}
+
 /* Each way: calls for a stream, a captured graph, nodes of a graph, the CPU. */
 enum put_way { by_stream, by_capture, by_nodes, by_cpu, put_ways };
 
@@ -25,6 +33,49 @@ static void *captured_list(gpu &g, strait_stream_list *l)
 	cu("cuGraphInstantiateWithFlags", &exec, graph, 0ull);
 	cu("cuGraphDestroy", graph);
 	return exec;
+}
+
+/* Puts that answer each other by strait_stream_acknowledge_and_put, of an endpoint whose registration 0 is `window`. While another
+ * stream has a wait the call is refused: the other side would overwrite what that stream has yet to read. */
+static void puts_by_call(gpu &g, bool leads, strait_stream *s, dptr window, dptr out, size_t length)
+{
+	const strait_stream_transfer put = transfer_of((void *)out, length, 0, 0, 1);
+	void *other = nullptr;
+	uint64_t puts = 0, waits = 0, after = 0;
+	cu("cuStreamCreate", &other, 1u);
+	for (bool answers : {false, true}) {
+		const unsigned char mine = 1 + 2 * answers + leads, theirs = 1 + 2 * answers + !leads;
+		cu("cuMemsetD8_v2", out, mine, length);
+		cu("cuMemsetD8_v2", window, (unsigned char)0xee, length);
+		cu("cuCtxSynchronize");
+		OK(strait_stream_executed(s, &puts, &waits));
+		together();
+		if (answers) {
+			OK(strait_stream_acknowledge_and_put(s, g.stream, 1, &put));
+			OK(strait_stream_wait(s, g.stream, 1));
+		} else {
+			OK(strait_stream_wait(s, other, 1));
+			REFUSED(EBUSY, strait_stream_acknowledge_and_put(s, g.stream, 1, &put));
+			together();
+			OK(strait_stream_put(s, g.stream, &put));
+		}
+		g.end_of_stream();
+		const double begin = now();
+		while (!stream_ended(other))
+			CHECK(now() - begin < limit_s);
+		OK(strait_stream_executed(s, &after, &waits));
+		CHECK(failed(s).code == 0 && after == puts + 1);
+		CHECK(bytes_of(window, length) == std::vector<uint8_t>(length, theirs));
+	}
+	/* In the stream of the wait it is not. */
+	OK(strait_stream_acknowledge_and_put(s, g.stream, 1, &put));
+	OK(strait_stream_wait(s, g.stream, 1));
+	OK(strait_stream_acknowledge_and_put(s, g.stream, 1, &put));
+	OK(strait_stream_wait(s, g.stream, 1));
+	OK(strait_stream_acknowledge(s, g.stream, 1));
+	g.end_of_stream();
+	CHECK(failed(s).code == 0);
+	cu("cuStreamDestroy_v2", other);
 }
 
 static void puts_by_agent(bool leads)
@@ -117,6 +168,7 @@ static void puts_by_agent(bool leads)
 			OK(strait_stream_list_close(signalled));
 		}
 	}
+	puts_by_call(g, leads, s, window, source, length);
 	strait_stream_transfer bad = transfer_of((void *)source, 16, 1, room - 15, none);
 	REFUSED(EINVAL, strait_stream_put(s, g.stream, &bad));
 	REFUSED(EINVAL, strait_stream_get(s, g.stream, &bad));

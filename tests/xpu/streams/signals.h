@@ -2,7 +2,8 @@
 /* Puts into memory that is mapped, with signals: there and back, of lengths that one block of a kernel copies, and many: part of
  * streams.cc. */
 
-/* Puts there and back, each with the acknowledgement of the one that it answers, by what executes their lists. */
+/* Puts there and back, each with the acknowledgement of the one that it answers, by what executes their lists; by a stream also with the
+ * call that has both. */
 static void puts_answer(gpu &g, bool leads)
 {
 	static const size_t lengths[] = {8, 32768, 32772, 300004, (3 << 20) + 4};
@@ -20,6 +21,7 @@ static void puts_answer(gpu &g, bool leads)
 			const strait_stream_transfer put = transfer_of((void *)out, length, region, offset, 2);
 			strait_stream_list *wait = nullptr, *first = nullptr, *again = nullptr;
 			void *replayed = nullptr;
+			unsigned answers = 0;
 			OK(strait_stream_list_open(s, 1, &wait));
 			OK(strait_stream_list_wait(wait, 2));
 			OK(strait_stream_list_open(s, 1, &first));
@@ -36,6 +38,8 @@ static void puts_answer(gpu &g, bool leads)
 					OK(strait_stream_list_run_on_cpu(l));
 				else if (l == again && replayed)
 					cu("cuGraphLaunch", replayed, g.stream);
+				else if (l == again && ++answers % 2)
+					OK(strait_stream_acknowledge_and_put(s, g.stream, 2, &put));
 				else
 					OK(strait_stream_list_run(l, g.stream));
 				g.end_of_stream();
@@ -148,6 +152,7 @@ static void puts_end(gpu &g, bool leads)
 		uint32_t region = 9;
 		OK(strait_stream_register(s, (void *)window, length, &region));
 		meet(s);
+		const strait_stream_transfer alone = transfer_of((void *)out, 0, region, 0, 5);
 		if (leads) {
 			const strait_stream_transfer put = transfer_of((void *)out, length, region, 0, 3);
 			cu("cuMemsetD8_v2", out, (unsigned char)0x11, length);
@@ -162,12 +167,16 @@ static void puts_end(gpu &g, bool leads)
 			OK(strait_stream_put(s, g.stream, &plain));
 			const strait_stream_transfer other = transfer_of((void *)out, length, region, 0, 4);
 			OK(strait_stream_put(s, g.stream, &other));
+			/* One of a signal alone, and a wait whose signal has come. */
+			OK(strait_stream_put(s, g.stream, &alone));
+			OK(strait_stream_wait(s, g.stream, 5));
 			together();
 			g.end_of_stream();
 			fails(s, code);
 			CHECK(end == by_abort || (failed(s).operation == STRAIT_STREAM_OP_PUT && failed(s).index == 3));
 		} else {
 			OK(strait_stream_wait(s, g.stream, 3));
+			OK(strait_stream_put(s, g.stream, &alone));
 			g.end_of_stream();
 			together();
 			usleep(100000);
@@ -189,7 +198,8 @@ static void puts_end(gpu &g, bool leads)
 	cu("cuMemFree_v2", out);
 }
 
-/* Over the stand-in: one launch for a put of any length, with the acknowledgement before it. */
+/* Over the stand-in: one launch for a put of any length, with the acknowledgement before it. Of the two nothing is queued if either is
+ * refused. */
 static void puts_launch(gpu &g)
 {
 	auto calls = (uint64_t (*)(const char *))dlsym(RTLD_DEFAULT, "stand_in_calls");
@@ -211,10 +221,21 @@ static void puts_launch(gpu &g)
 		CHECK(calls("cuLaunchKernel") == before + 1);
 		OK(strait_stream_wait(s, g.stream, 3));
 		CHECK(calls("cuLaunchKernel") == before + 2);
+		OK(strait_stream_acknowledge_and_put(s, g.stream, 3, &put));
+		CHECK(calls("cuLaunchKernel") == before + 3);
+		OK(strait_stream_wait(s, g.stream, 3));
 		g.end_of_stream();
 		OK(strait_stream_list_close(l));
 	}
-	CHECK(failed(s).code == 0);
+	const strait_stream_transfer outside = transfer_of((void *)memory, 2, region, length - 1, 3);
+	const strait_stream_transfer inside = transfer_of((void *)memory, 2, region, 0, 3);
+	uint64_t puts = 0, waits = 0, puts_after = 0, waits_after = 0;
+	OK(strait_stream_executed(s, &puts, &waits));
+	REFUSED(EINVAL, strait_stream_acknowledge_and_put(s, g.stream, 3, &outside));
+	REFUSED(EINVAL, strait_stream_acknowledge_and_put(s, g.stream, 99999, &inside));
+	g.end_of_stream();
+	OK(strait_stream_executed(s, &puts_after, &waits_after));
+	CHECK(puts_after == puts && waits_after == waits && failed(s).code == 0);
 	together();
 	OK(strait_stream_close(s));
 	cu("cuMemFree_v2", memory);

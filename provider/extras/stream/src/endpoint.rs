@@ -330,6 +330,11 @@ impl Endpoint {
                 "a stream has not executed what it was given: wait for it, or abort first",
             ));
         }
+        if (0..LANES as u32).any(|lane| self.core.is_held(lane)) {
+            return Err(Error::Busy(
+                "a graph has a list of the endpoint: destroy it and its instances first",
+            ));
+        }
         self.end();
         Ok(())
     }
@@ -352,6 +357,7 @@ impl Endpoint {
         }
         self.core.shared.stop.store(true, Release);
         if let Some(watch) = self.watch.take() {
+            watch.thread().unpark();
             let _ = watch.join();
         }
     }

@@ -39,4 +39,4 @@ pub use failure::{Failure, Kind};
 /// Where in the first line of an endpoint's words 8 bytes are that nothing uses.
 pub const SPARE: usize = layout::SPARE;
 pub use list::{List, Put};
-pub use word::{Condition, Page, Word};
+pub use word::{Condition, Page, Word, share_a_queue};

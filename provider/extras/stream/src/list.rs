@@ -1,6 +1,7 @@
 //! Lists of operations: what a batch does, in constants.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use peerop::{Fence, Op, Until};
 
@@ -12,6 +13,9 @@ use crate::layout::{AT, GOES_ON, LANES, LENGTH, code};
 use crate::pass::Pass;
 use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
 use crate::slots::{PUT_BLOCKS, Slots};
+
+/// How long the end of a graph is waited for, which the driver says in a thread of its own.
+const LET_GO: Duration = Duration::from_millis(100);
 
 /// A step of a list.
 #[derive(Clone, Debug)]
@@ -35,6 +39,8 @@ pub struct List {
     pub(crate) lane: u32,
     entries: usize,
     used: usize,
+    /// In the lane of sends: an acknowledgement, which is behind the waits of the other lane.
+    pub(crate) is_behind_waits: bool,
     pub(crate) items: Vec<Item>,
     /// Memory of the program's.
     pub(crate) buffers: Vec<(usize, usize)>,
@@ -72,7 +78,8 @@ impl List {
 
     /// The list of a call without one.
     pub(crate) fn of_lane(core: Arc<Core>, lane: u32, entries: usize) -> List {
-        List { core, lane, entries, used: 0, items: Vec::new(), buffers: Vec::new() }
+        let (items, buffers) = (Vec::new(), Vec::new());
+        List { core, lane, entries, used: 0, is_behind_waits: false, items, buffers }
     }
 
     /// Refuses calls in a child of the process that opened the endpoint.
@@ -266,6 +273,7 @@ impl List {
         let peer = core.shared.peer()?;
         self.signal(signal)?;
         self.room(1)?;
+        self.is_behind_waits = self.lane == SENDS;
         if peer.direct.is_some() {
             self.passes(Pass::word(None, Some(core.shared.layout.signal_credit(signal))));
             return Ok(());
@@ -280,6 +288,20 @@ impl List {
             true => Ok(()),
             false => Err(Error::Busy("a stream has not executed the list yet: wait for the stream")),
         }
+    }
+
+    /// Refuses also while a graph or an instance of one has the list, where the driver says so (CUDA 11.3).
+    /// It says the end of one a moment later: this waits for it.
+    pub fn is_free(&self) -> Result<(), Error> {
+        self.is_unused()?;
+        let began = Instant::now();
+        while self.core.is_held(self.lane) {
+            if began.elapsed() >= LET_GO {
+                return Err(Error::Busy("a graph or an instance of one has the list: destroy it first"));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
     }
 
     /// The line of a signal.
@@ -348,7 +370,8 @@ impl Drop for List {
     fn drop(&mut self) {
         let lane = self.lane;
         // A lane that is still used is not given to another list.
-        if lane != SENDS && lane != RECEIVES && (lane as usize) < LANES && self.core.is_idle(lane) {
+        let is_free = || self.core.is_idle(lane) && !self.core.is_held(lane);
+        if lane != SENDS && lane != RECEIVES && (lane as usize) < LANES && is_free() {
             self.core.state().taken[lane as usize] = false;
         }
     }

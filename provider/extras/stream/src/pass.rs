@@ -13,8 +13,9 @@
 //! it has found (1: nothing, 2: a failure; the last block of the kernel clears it).
 //!
 //! A sender raises no flag if the endpoint has failed, and finds that out behind its copy: what is in a slot
-//! without its flag is no message. A receiver finds it out before it copies. A wait of over [`UNSAID`] polls
-//! is said in the lane's words, for the watchdog. That an execution has ended is said behind the error word.
+//! without its flag is no message. A receiver finds it out before it copies. What copies nothing, as a wait
+//! for a signal, looks once: a load takes a microsecond. A wait of over [`UNSAID`] polls is said in the
+//! lane's words, for the watchdog. That an execution has ended is said behind the error word.
 
 use std::fmt::Write as _;
 
@@ -306,7 +307,12 @@ MEET{size}:
     setp.ne.u32 %p5, %r5, 0;
     bar.red.or.pred %p6, 0, %p5;
     @%p6 bra DONE{size};
-    @!%p11 ld.volatile.global.u32 %r4, [%d0+0];
+    ld.param.u64 %d20, [sends];
+    setp.lt.u64 %p4, %d20, 2;
+    setp.eq.u64 %p9, %d14, 0;
+    and.pred %p9, %p9, %p4;
+    or.pred %p9, %p9, %p11;
+    @!%p9 ld.volatile.global.u32 %r4, [%d0+0];
     @%p0 bra COPY{size};
     @!%p12 bra COPY{size};
     ld.volatile.global.u32 %r10, [%d38+4];

@@ -20,6 +20,9 @@ use crate::shared::{Core, RECEIVES, SENDS, Shared, StreamKey, place};
 /// Executors that are kept, of streams that were used.
 const EXECUTORS: usize = 32;
 
+/// What is done where a graph gets a list, if the driver says which one and when it is gone.
+const HOLDS: &str = "having the graph hold the list";
+
 /// A list that was executed in part, or not at all.
 pub(crate) struct Cut {
     /// Something was queued or done.
@@ -100,8 +103,15 @@ impl List {
         };
         let id = kernel::context_id(stream).map_err(Cut::at_once)?;
         let key = (stream.handle(), stream.context(), id);
+        if self.is_behind_waits {
+            core.take_lane(RECEIVES, key).map_err(Cut::at_once)?;
+        }
         let kernels = Loaded::of(&core, stream, id).map_err(Cut::at_once)?;
-        if !captured {
+        if captured {
+            let hold = |graph: Option<Graph>| graph.map(|mut g| g.hold(core.hold(self.lane))).transpose();
+            let held = Graph::of_capture(stream).and_then(hold).map_err(driver(HOLDS));
+            held.map_err(Cut::at_once)?;
+        } else {
             core.take_lane(self.lane, key).map_err(Cut::at_once)?;
         }
         let mut executor = executor(&core, stream, key).map_err(Cut::at_once)?;
@@ -217,15 +227,26 @@ impl List {
         let kernels = Loaded::of(&core, stream, kernel::context_id(stream)?)?;
         let after: Vec<Node> = after.iter().map(|n| Node::of_program(*n)).collect();
         // SAFETY: the caller's promise; memory stays registered as long as the endpoint.
-        let mut to = unsafe {
-            let graph = Graph::of_program(graph, stream);
-            CudaGraph::new(graph, &after, stream, core.targets.clone())?
+        let (mut to, mut again) = unsafe {
+            let [graph, again] = [(); 2].map(|()| Graph::of_program(graph, stream));
+            (CudaGraph::new(graph, &after, stream, core.targets.clone())?, again)
         };
+        let held = again.hold(core.hold(self.lane)).map_err(driver(HOLDS))?;
+        let added = self.add_items(&mut to, &kernels);
+        if let (None, Some(held)) = (to.last(), held) {
+            // The graph is as it was.
+            again.let_go(held).map_err(driver("having the graph let the list go"))?;
+        }
+        added?;
+        to.last().map(Node::handle).ok_or(Error::Invalid("the list is empty: add operations first"))
+    }
+
+    fn add_items(&self, to: &mut CudaGraph, kernels: &Loaded) -> Result<(), Error> {
         for item in &self.items {
             match item {
                 Item::Ops(ops) => to.execute(ops).map_err(|f| Error::Executor(f.error))?,
                 Item::Move(m) => {
-                    let l = kernels.moves.launch(m, &core.shared.lines(self.lane), None);
+                    let l = kernels.moves.launch(m, &self.core.shared.lines(self.lane), None);
                     // SAFETY: as in `launch`.
                     unsafe { to.launch(l.function, [l.blocks, l.threads], &l.arguments)? };
                     if !l.raises {
@@ -233,13 +254,13 @@ impl List {
                     }
                 }
                 Item::Pass(p) => {
-                    let l = self.launch_of(&kernels, p, None)?;
+                    let l = self.launch_of(kernels, p, None)?;
                     // SAFETY: as in `pass`.
                     unsafe { to.launch(l.function, [l.blocks, l.threads], &l.arguments)? };
                 }
             }
         }
-        to.last().map(Node::handle).ok_or(Error::Invalid("the list is empty: add operations first"))
+        Ok(())
     }
 
     /// Executes the list by the calling thread, and returns when it is done or the endpoint has failed.

@@ -165,6 +165,8 @@ pub(crate) type StreamKey = (usize, usize, u64);
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) targets: Arc<Targets>,
+    /// Of each lane: what the graphs hold that have its list.
+    holds: [Arc<()>; LANES],
     state: Mutex<State>,
 }
 
@@ -175,7 +177,8 @@ impl Core {
         taken[RECEIVES as usize] = true;
         let (next, queued, streams) = ([0; 2], [0; LANES], [None; LANES]);
         let state = State { next, queued, cut: [false; LANES], taken, streams, executors: Vec::new() };
-        Core { shared, targets: Arc::new(Targets::new()), state: Mutex::new(state) }
+        let holds = std::array::from_fn(|_| Arc::new(()));
+        Core { shared, targets: Arc::new(Targets::new()), holds, state: Mutex::new(state) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -189,14 +192,30 @@ impl Core {
         ended == self.state().queued[lane as usize] as u32 && self.shared.waits_for(lane) == 0
     }
 
-    /// Of an execution that was cut without an end behind it: that is over when its stream is.
+    /// What a graph holds that has the list of a lane.
+    pub(crate) fn hold(&self, lane: u32) -> Arc<()> {
+        self.holds[lane as usize].clone()
+    }
+
+    /// Whether a graph, or an instance of one, has the list of a lane, as far as the driver says it.
+    pub(crate) fn is_held(&self, lane: u32) -> bool {
+        Arc::strong_count(&self.holds[lane as usize]) > 1
+    }
+
+    /// Of an execution that was cut without an end behind it: that is over when its stream is. Of a failed
+    /// endpoint all is over whose context is gone.
     fn ask_stream(&self, lane: u32) {
+        let failed = self.shared.failure().is_some();
         let mut state = self.state();
         let n = lane as usize;
-        let Some((stream, ..)) = state.streams[n].filter(|_| state.cut[n]) else { return };
-        // SAFETY: the promise of the call that queued there: it stays a stream until all of that is done.
-        let stream = unsafe { Stream::captured_too(stream) };
-        if stream.and_then(Stream::is_done).is_ok_and(|done| done) {
+        let Some((stream, context, id)) = state.streams[n].filter(|_| failed || state.cut[n]) else { return };
+        // Only of a cut execution: a program destroys its stream once what was queued there is done.
+        let is_done = || {
+            // SAFETY: the promise of the call that queued there: it stays a stream until all of that is done.
+            let stream = unsafe { Stream::captured_too(stream) };
+            stream.and_then(Stream::is_done).is_ok_and(|done| done)
+        };
+        if failed && hmem::cuda::is_gone(context, id) || state.cut[n] && is_done() {
             state.cut[n] = false;
             self.shared.lanes.word(lane, ENDED).store(state.queued[n] as u32, Release);
             self.shared.lanes.word(lane, AT).store(0, Release);

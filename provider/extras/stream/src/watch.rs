@@ -19,6 +19,10 @@ use crate::shared::{Peer, Shared};
 
 /// Between two polls of the lanes.
 const TICK: Duration = Duration::from_millis(2);
+/// For so long no lane has waited before the watchdog rests, which a graph that is launched does not end.
+const QUIET: Duration = Duration::from_millis(100);
+/// How long it rests at most.
+const REST: Duration = Duration::from_millis(20);
 /// How long a word is still waited for when the peer has ended or closed: what it had queued may be done.
 const GRACE: Duration = Duration::from_millis(10);
 
@@ -63,6 +67,7 @@ fn watch(shared: &Shared, peer: &Peer) {
     // What each lane has said since then that it waits for, and how often. A peer that has ended raises no
     // word again, so that what is said again is the same wait.
     let mut asked = [const { Vec::new() }; LANES];
+    let mut waited_at = Instant::now();
     while !shared.stop.load(Acquire) {
         if shared.failure().is_some() {
             propagate(shared, peer);
@@ -71,7 +76,15 @@ fn watch(shared: &Shared, peer: &Peer) {
             }
             continue;
         }
-        if sleep(process.as_ref()) {
+        if waits.iter().any(Option::is_some) {
+            waited_at = Instant::now();
+        }
+        let length = pause(waited_at.elapsed());
+        if length > TICK {
+            // The endpoint's end wakes it.
+            std::thread::park_timeout(length);
+        }
+        if sleep(process.as_ref(), if length > TICK { Duration::ZERO } else { TICK }) {
             // It stays readable from now on.
             (gone, process) = (true, None);
         }
@@ -188,15 +201,20 @@ fn satisfy(shared: &Shared) -> bool {
     any
 }
 
-/// Sleeps for a tick, or until the process has ended: then `true`.
-fn sleep(process: Option<&OwnedFd>) -> bool {
+/// How long nothing is looked at, where no lane has waited for some time.
+fn pause(quiet: Duration) -> Duration {
+    if quiet < QUIET { TICK } else { REST }
+}
+
+/// Sleeps for so long, or until the process has ended: then `true`.
+fn sleep(process: Option<&OwnedFd>, length: Duration) -> bool {
     let Some(process) = process else {
-        std::thread::sleep(TICK);
+        std::thread::sleep(length);
         return false;
     };
     let mut fd = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, which is valid for the call.
-    unsafe { libc::poll(&mut fd, 1, TICK.as_millis() as libc::c_int) > 0 }
+    unsafe { libc::poll(&mut fd, 1, length.as_millis() as libc::c_int) > 0 }
 }
 
 #[cfg(test)]
@@ -309,6 +327,24 @@ pub(crate) mod tests {
         });
         let failure = s.failure().unwrap();
         assert_eq!((failure.errno, failure.kind, failure.index), (libc::EPIPE, Kind::Receive, 1));
+    }
+
+    #[test]
+    fn a_wait_that_begins_while_the_watchdog_rests_is_ended() {
+        assert_eq!([Duration::ZERO, QUIET - TICK, QUIET].map(pause), [TICK, TICK, REST]);
+        let s = direct();
+        std::thread::scope(|threads| {
+            let watch = threads.spawn(|| watch(&s, s.peer.get().unwrap()));
+            std::thread::sleep(QUIET + 2 * REST);
+            s.own.word(0, CLOSED).store(1, SeqCst);
+            while s.failure().is_none() {
+                s.lanes.word(5, AT).store(code(Kind::Receive, s.layout.flag(1)), SeqCst);
+                std::thread::yield_now();
+            }
+            s.stop.store(true, SeqCst);
+            watch.thread().unpark();
+        });
+        assert_eq!(s.failure().unwrap().errno, libc::EPIPE);
     }
 
     /// All orders of a kernel that waits and has said so, a peer that raises its flag and then closes, and the

@@ -77,6 +77,26 @@ fn driver(what: &'static str) -> impl FnOnce(cuda::Error) -> Error {
     move |e| Error::Memory(what, e.into())
 }
 
+/// Whether two streams (`CUstream`) share a hardware queue: what waits in one then holds up what is queued
+/// later in the other. Takes up to 0.2 seconds if they do.
+///
+/// # Safety
+/// They are streams, and stay so during the call.
+pub unsafe fn share_a_queue(first: usize, second: usize) -> Result<bool, Error> {
+    cuda::find_driver();
+    let of = |stream| {
+        // SAFETY: the caller's promise.
+        unsafe { Stream::new(stream) }.map_err(|e| match e.is_capture() {
+            true => Error::State("a stream is being captured: ask before"),
+            false => driver("naming the stream")(e),
+        })
+    };
+    let shared = cuda::share_a_queue(of(first)?, of(second)?);
+    shared.map_err(driver("trying whether the streams share a queue"))?.ok_or(Error::Busy(
+        "a stream or the device has something to do, or the driver has no memory operations: wait for both streams",
+    ))
+}
+
 impl Word {
     /// Of a stream (a `CUstream`), also of one that is being captured.
     ///

@@ -1,7 +1,9 @@
 //! fi_open_ops(3) of counters: what a stream or a kernel raises and waits for, by include/strait_fi_stream.h.
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use hmem::cuda;
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
 use xpu::layout;
@@ -67,6 +69,21 @@ unsafe extern "C" fn set_wb_buffer<T: HasWords>(fid: *mut fi::fid, buf: *mut c_v
     })
 }
 
+/// Says once what ends no exchange. A stream that waits for a word has no limit of time.
+fn warn_of_one_queue() {
+    static KNOWN: AtomicBool = AtomicBool::new(false);
+    if KNOWN.load(Relaxed) || !cuda::find_driver() {
+        return;
+    }
+    let Ok(Some(one)) = cuda::has_one_queue(None) else { return };
+    if !KNOWN.swap(true, Relaxed) && one {
+        log::warn!(
+            "streams share one hardware queue, and one that waits holds up the others, also those that copy device \
+             memory: set CUDA_DEVICE_MAX_CONNECTIONS to 2 or more, unset it, or raise counters before a stream waits"
+        );
+    }
+}
+
 /// Hands a device address of so many bytes out.
 ///
 /// # Safety
@@ -75,6 +92,7 @@ unsafe fn answer(at: u64, bytes: usize, addr: *mut *mut c_void, len: *mut usize)
     if addr.is_null() || len.is_null() {
         return Err(Errno::INVAL);
     }
+    warn_of_one_queue();
     // SAFETY: the caller's promise.
     unsafe {
         put(len, bytes)?;

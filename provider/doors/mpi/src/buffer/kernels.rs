@@ -92,7 +92,7 @@ fn stream(near: usize) -> Result<Arc<OwnStream>, hmem::cuda::Error> {
     if let Some(found) = streams.get(&key) {
         return Ok(found.clone());
     }
-    let made = Arc::new(OwnStream::non_blocking(near)?);
+    let made = Arc::new(OwnStream::non_blocking(Some(near))?);
     // A context of that handle with another number is gone, and its streams with it.
     streams.retain(|(ctx, id), _| *ctx != key.0 || *id == key.1);
     streams.insert(key, made.clone());

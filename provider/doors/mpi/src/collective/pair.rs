@@ -147,7 +147,7 @@ const SAID: usize = Export::LEN + 24;
 
 impl Own {
     fn new((of, near): ((Op, Type), usize), rank: usize, marks: &Marks) -> Option<Own> {
-        let (context, stream) = (context_of(near)?, OwnStream::non_blocking(near).ok()?);
+        let (context, stream) = (context_of(near)?, OwnStream::non_blocking(Some(near)).ok()?);
         // With kernels of other processes this one's would have to share the device's multiprocessors.
         if stream.stream().is_by_mps().ok()? {
             return None;

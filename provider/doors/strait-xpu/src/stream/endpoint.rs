@@ -220,9 +220,10 @@ pub unsafe extern "C" fn strait_stream_failed(
     })
 }
 
-/// How many calls without a list streams have executed: `sends` of strait_stream_send and strait_stream_put,
-/// `receives` of strait_stream_receive, strait_stream_get, strait_stream_wait and
-/// strait_stream_acknowledge. After a failure streams pass these calls, and they count.
+/// How many calls without a list streams have executed: `sends` of strait_stream_send, strait_stream_put and
+/// strait_stream_acknowledge_and_put, `receives` of strait_stream_receive, strait_stream_get,
+/// strait_stream_wait and strait_stream_acknowledge. After a failure streams pass these calls, and they
+/// count.
 ///
 /// # Safety
 /// `endpoint` is open; `sends` and `receives` are NULL or valid for a write.

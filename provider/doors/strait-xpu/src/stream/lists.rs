@@ -157,7 +157,8 @@ pub unsafe extern "C" fn strait_stream_list_add_to_graph(
     })
 }
 
-/// Closes a list. -EBUSY: a stream has not executed it yet; it is still open.
+/// Closes a list. -EBUSY: a stream has not executed it yet, or a graph or an instance of one has it (as
+/// drivers from CUDA 11.3 on say); it is still open.
 ///
 /// # Safety
 /// `what` is NULL or open, and is not used any more if this returns 0.
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn strait_stream_list_close(what: *mut strait_stream_list)
             return Ok(());
         }
         // SAFETY: the program's promise.
-        errno(unsafe { list(what)? }.is_unused())?;
+        errno(unsafe { list(what)? }.is_free())?;
         // SAFETY: as above; it came from a box.
         drop(unsafe { Box::from_raw(what) });
         Ok(())

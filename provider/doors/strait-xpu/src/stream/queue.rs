@@ -114,3 +114,28 @@ pub unsafe extern "C" fn strait_stream_acknowledge(
     // SAFETY: the program's promise.
     guard(|| unsafe { queue(endpoint, stream, false, |l| l.acknowledge(signal)) })
 }
+
+/// Queues the acknowledgement of a signal that was waited for, and a put behind it, which is one kernel
+/// between two devices. It is in the stream of sends and puts, which is to be behind the wait and behind what
+/// uses the memory that the peer may put to again. -EBUSY: another stream has not executed a receive, get,
+/// wait or acknowledgement. The acknowledgement is raised before the put's bytes are read: the peer may
+/// overwrite them if they are in memory that it puts to with that signal.
+///
+/// # Safety
+/// As of strait_stream_put.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_stream_acknowledge_and_put(
+    endpoint: *mut strait_stream,
+    stream: *mut c_void,
+    signal: u32,
+    what: *const strait_stream_transfer,
+) -> c_int {
+    // SAFETY: the program's promise.
+    guard(|| unsafe {
+        let what = transfer(what)?;
+        queue(endpoint, stream, true, |l| {
+            l.acknowledge(signal)?;
+            l.put(&what)
+        })
+    })
+}

@@ -88,6 +88,30 @@ pub unsafe extern "C" fn strait_stream_raise_counter(
     })
 }
 
+/// Whether two streams share a hardware queue: 1 in `shared` then, else 0. What waits in one of such streams
+/// holds up what is queued later in the other. The call tries it, which takes up to 0.2 seconds if they do.
+/// -EBUSY: one of them, or the device, has something to do; -EPERM: one is being captured.
+///
+/// # Safety
+/// Both are streams; `shared` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_stream_share_queue(
+    first: *mut c_void,
+    second: *mut c_void,
+    shared: *mut u32,
+) -> c_int {
+    guard(|| {
+        if shared.is_null() {
+            return invalid(NULL);
+        }
+        // SAFETY: the program's promise.
+        unsafe {
+            let share = stream::share_a_queue(first.expose_provenance(), second.expose_provenance());
+            put(shared, u32::from(errno(share)?))
+        }
+    })
+}
+
 /// Queues a wait in a stream for a word of the program's, in device memory or page-locked. `condition` is
 /// STRAIT_STREAM_GEQ and others, with STRAIT_STREAM_FLUSH or without. Nothing but the word ends the wait.
 ///

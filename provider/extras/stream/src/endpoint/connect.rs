@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use hmem::Kind as MemoryKind;
-use hmem::cuda::{Made, Stream};
+use hmem::cuda::{self, Made, Stream};
 use hmem::share::{self, Opened, Owner};
 
 use super::permit::Permit;
@@ -50,11 +50,12 @@ impl Endpoint {
         if blob.layout != shared.layout {
             return Err(Error::Blob("it has other slots or signals: open both sides with the same options"));
         }
+        let one_queue = has_one_queue(self.slots.as_ref().map(Made::addr));
         let here = blob.boot == self.boot && blob.boot != [0; 16];
         // Its memory is not mapped here, and by TCP the key says whether it is a peer.
         let by_tcp = is_other_user(&blob) && self.carrier.as_ref().is_some_and(|c| !c.by_memory());
         if !here || self.by_agent || blob.by_agent || by_tcp {
-            return self.connect_by_agent(&shared, &blob, here);
+            return self.connect_by_agent(&shared, &blob, here, one_queue);
         }
         let pid = blob.process.pid().ok_or(Error::OtherHost)?;
         if pid == std::process::id() {
@@ -138,12 +139,18 @@ impl Endpoint {
         if shared.peer.set(peer).is_err() {
             return Err(Error::State("the endpoint has a peer"));
         }
-        self.path = Some(path);
+        self.path = Some(path.in_queues(one_queue));
         Ok(())
     }
 
     /// Has the carrier bring words to the peer, whose memory is not mapped.
-    fn connect_by_agent(&mut self, shared: &Arc<Shared>, blob: &Blob, here: bool) -> Result<(), Error> {
+    fn connect_by_agent(
+        &mut self,
+        shared: &Arc<Shared>,
+        blob: &Blob,
+        here: bool,
+        one_queue: bool,
+    ) -> Result<(), Error> {
         let Some(carrier) = self.carrier.as_mut().filter(|_| !blob.agent.is_empty()) else {
             return Err(if here && is_other_user(blob) { Error::OtherUser } else { Error::OtherHost });
         };
@@ -176,7 +183,7 @@ impl Endpoint {
         begun
             .and_then(|()| hears(shared, blob, here, by_memory))
             .inspect_err(|e| shared.fail(e.errno(), Kind::None, 0))?;
-        self.path = Some(Path { through: Through::Agent, why });
+        self.path = Some(Path { through: Through::Agent, why }.in_queues(one_queue));
         Ok(())
     }
 
@@ -288,6 +295,20 @@ fn chosen_by(said: u32, blob: &Blob) -> Result<u32, Error> {
         return Err(Error::Blob("another endpoint has connected to this one: a blob is for one peer"));
     }
     Ok(said & 3)
+}
+
+/// Whether streams share one hardware queue, as far as that was found out.
+fn has_one_queue(near: Option<usize>) -> bool {
+    cuda::find_driver() && cuda::has_one_queue(near) == Ok(Some(true))
+}
+
+impl Path {
+    /// What is to be known first where a stream that waits holds up all others.
+    fn in_queues(self, one: bool) -> Path {
+        const ONE: &str = "streams share one hardware queue, and one that waits holds up the others: set \
+                           CUDA_DEVICE_MAX_CONNECTIONS to 2 or more, or unset it";
+        if one { Path { why: format!("{ONE}; {}", self.why), ..self } } else { self }
+    }
 }
 
 /// `why_not`: why memory operations wait, and not kernels.

@@ -6,6 +6,7 @@ use std::hash::Hash;
 use super::*;
 use crate::slots::{LEAST, ONE_PART, PUT_BLOCKS};
 
+mod answers;
 mod puts;
 
 const SLOTS: usize = 2;
