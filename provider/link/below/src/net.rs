@@ -139,8 +139,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         self.saying.drop_of(peer);
     }
 
-    /// An access of this side is over. What there is to wait for grows with that only by what is to be said to
-    /// the peer.
+    /// An access of this side is over. What there is to wait for grows with that only by what is to be said
+    /// to the peer.
     pub(crate) fn read_is_over(&mut self, did: Did) {
         let waited = self.reading.is_waiting();
         self.memory().read_is_over(did);
