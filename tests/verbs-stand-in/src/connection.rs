@@ -86,6 +86,9 @@ impl Connections {
     /// Reads what has arrived; drops what hung up.
     pub fn receive(&mut self) -> Vec<Packet> {
         let mut packets = Vec::new();
+        if self.accepted.is_empty() {
+            return packets;
+        }
         let mut buffer = vec![0u8; LARGEST + 1];
         self.accepted.retain(|fd| {
             for _ in 0..16 {

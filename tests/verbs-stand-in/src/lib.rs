@@ -13,6 +13,7 @@
 //! | `VERBS_STAND_IN_HOST` | 1 to 255: which host the process plays, which its GIDs and LIDs show (1) |
 //! | `VERBS_STAND_IN_DELAY_US` | how long each completion takes to reach its queue (0) |
 //! | `VERBS_STAND_IN_REORDER` | a seed: completions of different queue pairs overtake each other, within `DELAY_US` and four times as much |
+//! | `VERBS_STAND_IN_POLLED` | `yes`: there is no thread, and what was posted is done by the next ibv_poll_cq(3) of the process: for programs that have both ends and never sleep, whose instructions are counted |
 //! | `VERBS_STAND_IN_STATUS` | `status@n`, with commas: the n-th send request of the process ends with this `IBV_WC_*` |
 //! | `VERBS_STAND_IN_FAIL` | `name=errno` or `name@n=errno`, with commas: calls that fail, always or the n-th time |
 //!

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::packet::Packet;
+use crate::settings::settings;
 use crate::state::{State, lock};
 
 fn bell() -> &'static OwnedFd {
@@ -23,6 +24,9 @@ fn bell() -> &'static OwnedFd {
 
 /// Has the thread see to what was posted.
 pub fn wake() {
+    if settings().polled {
+        return;
+    }
     let one = 1u64;
     unsafe { libc::write(bell().as_raw_fd(), (&raw const one).cast(), 8) };
 }
@@ -52,7 +56,7 @@ fn run() {
 
 impl State {
     /// Does all that can be done now, and says when there is something again.
-    fn turn_over(&mut self) -> Option<Instant> {
+    pub fn turn_over(&mut self) -> Option<Instant> {
         loop {
             self.connections.flush();
             let listeners: Vec<*const OwnedFd> =

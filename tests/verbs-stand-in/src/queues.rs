@@ -10,6 +10,7 @@ use rdma_sys as ibv;
 use crate::entry::{enter, enter_or_null, profile_of, set_errno};
 use crate::nic;
 use crate::objects::{Armed, Channel, Cq, Plain, Srq};
+use crate::settings::settings;
 use crate::state::{eventfd, lock, take};
 
 /// What the channel is, and its number behind it.
@@ -182,6 +183,9 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv::ibv_cq, room: c_int, to: *mut ibv
         return -1;
     }
     let mut state = lock();
+    if settings().polled {
+        state.turn_over();
+    }
     let Some(known) = state.cqs.get_mut(&unsafe { (*cq).handle }) else { return -1 };
     let mut taken = 0;
     let mut freed = Vec::new();

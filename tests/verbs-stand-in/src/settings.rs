@@ -115,6 +115,8 @@ pub struct Settings {
     pub host: u8,
     pub delay_us: u64,
     pub reorder: Option<u64>,
+    /// There is no thread: what was posted is done by polls.
+    pub polled: bool,
     /// Which send request of the process, and its status.
     pub status: Vec<(u64, u32)>,
 }
@@ -135,6 +137,7 @@ pub fn settings() -> &'static Settings {
             fabric: var("FABRIC").unwrap_or_else(|| "default".into()),
             host: var("HOST").and_then(|h| h.parse().ok()).unwrap_or(1),
             delay_us: var("DELAY_US").and_then(|d| d.parse().ok()).unwrap_or(0),
+            polled: var("POLLED").is_some(),
             reorder: var("REORDER").and_then(|r| r.parse().ok()),
             status: pairs.filter_map(|(s, n)| Some((n.parse().ok()?, s.parse().ok()?))).collect(),
         }

@@ -101,6 +101,7 @@ impl Came {
 }
 
 /// A message's header, and what that covers and more.
+#[inline]
 fn parts(bytes: &[u8]) -> Result<(&[u8; RECORD], &[u8]), Spoilt> {
     let short = Spoilt("it is too short");
     let record = bytes.get(Mark::LEN..).ok_or(short)?;
@@ -206,6 +207,7 @@ impl Channel {
     }
 
     /// Whether these bytes are those of the first message, which was taken before.
+    #[cold]
     pub(crate) fn is_first_again(&self, bytes: &[u8]) -> bool {
         self.first_came.as_deref() == Some(bytes)
     }
@@ -309,15 +311,19 @@ impl Channel {
 
     /// Whether a message of this number, which is all of `bytes`, is the next one. One that overtook others
     /// is kept, if it is what was sent.
+    #[inline]
     pub(crate) fn is_next(&mut self, number: u32, bytes: &[u8], window: u32) -> Result<bool, Spoilt> {
         let ahead = number.wrapping_sub(self.came);
         // No honest sender has more under way than there is room for.
         if ahead >= window {
             return Err(Spoilt("its number is not one of those that may come"));
         }
-        if ahead == 0 {
-            return Ok(true);
-        }
+        if ahead == 0 { Ok(true) } else { self.keep_early(number, ahead, bytes) }
+    }
+
+    /// Keeps a message that comes `ahead` others, if it is what was sent.
+    #[cold]
+    fn keep_early(&mut self, number: u32, ahead: u32, bytes: &[u8]) -> Result<bool, Spoilt> {
         let (header, said) = parts(bytes)?;
         let checked = self.keys.opener.check(ahead.into(), header, &said[..said.len().min(COVERED)]);
         checked.map_err(|_| Spoilt("it is not what was sent"))?;
@@ -328,12 +334,19 @@ impl Channel {
         Ok(false)
     }
 
+    /// Whether messages are kept that arrived before others that were sent earlier.
+    #[inline]
+    pub(crate) fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     /// The next message, if it arrived before others that were sent earlier.
     pub(crate) fn next_early(&mut self) -> Option<Box<[u8]>> {
         self.early.remove(&self.came)
     }
 
     /// Checks the next message, which is all of `bytes`; what it is for.
+    #[inline]
     pub(crate) fn open(&mut self, bytes: &[u8]) -> Result<Sort, Spoilt> {
         let (header, said) = parts(bytes)?;
         let opened = self.keys.opener.open(header, &said[..said.len().min(COVERED)]);
@@ -379,12 +392,14 @@ impl Channel {
     }
 
     /// One more message was done with.
+    #[inline]
     pub(crate) fn note_done(&mut self) {
         self.done = self.done.wrapping_add(1);
     }
 
     /// Whether room has to be reported by a message of its own: once half of the window is free
     /// without its knowledge. Less than that never keeps [`Channel::has_much_room`] from being true there.
+    #[inline]
     pub(crate) fn owes_room(&self, window: u32) -> bool {
         2 * self.done.wrapping_sub(self.reported) >= window
     }

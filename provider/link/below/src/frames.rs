@@ -29,6 +29,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// What is at hand was taken.
+    #[inline]
     fn release_held(&mut self) {
         let (peer, generation) = match self.net.inbox.take_held() {
             Some(Held::Base(frame)) => return self.net.inbox.release_base(&mut self.net.base, frame),
@@ -39,10 +40,12 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             Some(Held::Written(peer, generation)) => (peer, generation),
             None => return,
         };
-        let at = &mut self.net.peers[peer];
+        let (at, window) = (&mut self.net.peers[peer], self.net.provider.window());
         if let Some(channel) = at.channel.as_mut().filter(|_| at.generation == generation) {
             channel.note_done();
-            self.net.send_room(peer);
+            if channel.owes_room(window) {
+                self.net.send_room(peer);
+            }
         }
     }
 
@@ -74,6 +77,12 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
         let Some(Held::Fabric(_, _, came)) = self.net.inbox.held() else { return None };
         came.bytes(self.net.below.as_ref()).get(BEFORE..BEFORE + frame.len)
+    }
+
+    /// Has peers access a registration no more.
+    fn conceal(&mut self, key: u64) -> Result<(), InUse> {
+        self.net.with_memory(|memory| memory.conceal(key));
+        self.wait_for_ending(Some(key))
     }
 
     /// [`Parting::Forgotten`].
@@ -224,8 +233,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
             return Err(Refused::Gone(Gone::Reset));
         }
         if at.stage == Stage::Fabric {
-            self.net.send_by_fabric(to, head, body, off, len)?;
-            let kept = self.reports_kept && self.net.keeps_frames(to);
+            let kept = self.net.send_by_fabric(to, (head, body, off, len), self.reports_kept)?;
             return Ok(if kept { Sent::Kept } else { Sent::Done });
         }
         if self.net.goes_by_base(to) {
@@ -244,6 +252,9 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
             self.poll_some();
         }
         let found = !self.net.inbox.is_empty();
+        if !found && !slept {
+            return None;
+        }
         // What has ended a sleep may take more than one look, since the provider is asked by few calls at a
         // time.
         if (slept || found && self.net.sleep.is_vain()) && self.net.sleep.woke(found) {
@@ -311,7 +322,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
 impl<B: RmaLink, F: Below> SleepLink for BelowLink<B, F> {
     fn arm(&mut self) -> bool {
         let nudged = self.net.sleep.take_nudge();
-        let armed = !self.has_something(true) && self.may_sleep() && !nudged;
+        let armed = !self.has_something(true) && self.net.may_sleep() && !nudged;
         self.net.sleep.set_armed(armed);
         if armed {
             self.net.falls_asleep();
@@ -357,7 +368,7 @@ impl<B: RmaLink, F: Below> RmaLink for BelowLink<B, F> {
         if self.net.goes_by_base(peer) {
             self.net.base.start(way, peer, access)
         } else {
-            self.net.with_memory(|memory| memory.start_access(way, peer, access))
+            self.net.with_accesses(|memory| memory.start_access(way, peer, access))
         }
     }
 
@@ -365,7 +376,7 @@ impl<B: RmaLink, F: Below> RmaLink for BelowLink<B, F> {
         if self.net.goes_by_base(peer) {
             self.net.base.start_once(peer, once, access)
         } else {
-            self.net.with_memory(|memory| memory.start_once(peer, once, access))
+            self.net.with_accesses(|memory| memory.start_once(peer, once, access))
         }
     }
 

@@ -21,6 +21,7 @@
 //! | `published` | registrations of a peer's program that are accessed without asking it |
 //! | `dealings` | memory that is lent to peers and taken back; how accesses to theirs end |
 //! | `accesses` | how they begin |
+//! | `product` | how numbers are spread in maps |
 //! | `fds` | descriptors that others own |
 
 mod accesses;
@@ -36,6 +37,7 @@ mod network;
 mod options;
 mod parts;
 mod peer;
+mod product;
 mod published;
 
 pub use fds::{Fd, is_shallow};
@@ -45,3 +47,4 @@ pub use network::{
     Usage, Waits,
 };
 pub use options::BelowOptions;
+pub use product::ByProduct;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use link_api::{Channel, Event, Frame, Gone, InUse, Patience, PeerId, RmaLink};
+use link_api::{Event, Frame, Gone, InUse, Patience, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
 use crate::channel::{Came, Sort, Spoilt, name_in, region_in};
@@ -56,6 +56,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// Does what there is to do in one poll.
+    #[inline]
     pub(crate) fn poll_some(&mut self) {
         self.read(false);
         self.net.turns.count();
@@ -82,6 +83,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
 
     /// The same if `all`; else until there is something to poll, which is not to wait for another call of the
     /// provider.
+    #[inline(always)]
     fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
             let Some(below) = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed()) else {
@@ -93,17 +95,22 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
                 None if self.net.inbox.is_empty() => below.poll(Poll::Soon),
                 None => below.poll(Poll::Taken),
             };
-            match next {
-                None => break,
-                Some(did @ (Did::Over(..) | Did::Unwritten(_))) => self.net.read_is_over(did),
-                Some(Did::Came(buffer, len)) => self.came(buffer, len),
-                Some(Did::Written(buffer, who, data, len)) => self.net.written(buffer, who, data, len),
-                Some(Did::Failed(who, why)) => self.net.lost(who, &why),
-                Some(Did::Dead(why)) => return self.net.dead(&why),
-            }
+            let Some(did) = next else { break };
+            self.happened(did);
         }
-        if !self.net.reading.is_idle() {
+        if self.net.reading.is_waiting() {
             self.net.with_memory(|memory| memory.post_reads());
+        }
+    }
+
+    #[inline]
+    fn happened(&mut self, did: Did) {
+        match did {
+            Did::Came(buffer, len) => self.came(buffer, len),
+            Did::Over(..) | Did::Unwritten(_) => self.net.read_is_over(did),
+            Did::Written(buffer, who, data, len) => self.net.written(buffer, who, data, len),
+            Did::Failed(who, why) => self.net.lost(who, &why),
+            Did::Dead(why) => self.net.dead(&why),
         }
     }
 
@@ -144,31 +151,49 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             return;
         }
         match channel.is_next(mark.number, bytes, window) {
-            Ok(true) => self.take(peer, Came::Buffer(buffer, len)),
-            Ok(false) => return below.give_back(buffer),
+            Ok(true) => {
+                let found = channel.open(bytes);
+                let others = channel.has_early();
+                self.take(peer, found, Came::Buffer(buffer, len));
+                if others {
+                    self.take_others(peer);
+                }
+            }
+            Ok(false) => below.give_back(buffer),
             Err(Spoilt(why)) => {
                 below.give_back(buffer);
-                return self.net.spoil(peer, why);
+                self.net.spoil(peer, why);
             }
-        }
-        while let Some(bytes) = self.net.peers[peer].channel.as_mut().and_then(|c| c.next_early()) {
-            self.take(peer, Came::Copy(bytes));
         }
     }
 
-    /// Takes the next message of a peer.
-    fn take(&mut self, peer: PeerId, came: Came) {
-        let at = &mut self.net.peers[peer];
-        let Some(channel) = &mut at.channel else { return came.give_back(self.net.below.as_mut()) };
-        let found = channel.open(came.bytes(self.net.below.as_ref()));
+    /// Takes messages that arrived before others that were sent earlier, and have come by now.
+    #[cold]
+    fn take_others(&mut self, peer: PeerId) {
+        while let Some(channel) = self.net.peers[peer].channel.as_mut() {
+            let Some(bytes) = channel.next_early() else { return };
+            let found = channel.open(&bytes);
+            self.take(peer, found, Came::Copy(bytes));
+        }
+    }
+
+    /// Takes the next message of a peer, which is for that.
+    #[inline(always)]
+    fn take(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, came: Came) {
         if found == Ok(Sort::Frame) {
+            let at = &self.net.peers[peer];
+            let is_meeting = at.stage == Stage::Meeting;
             self.net.inbox.push_frame(peer, at.generation, came);
             // It may be quicker than the word that it can come.
-            if at.stage == Stage::Meeting {
+            if is_meeting {
                 self.net.hear_frame(peer);
             }
             return;
         }
+        self.took_no_frame(peer, found, came);
+    }
+
+    fn took_no_frame(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, came: Came) {
         let name = name_in(came.bytes(self.net.below.as_ref()));
         let region = region_in(came.bytes(self.net.below.as_ref())).filter(|_| found == Ok(Sort::Region));
         came.give_back(self.net.below.as_mut());
@@ -238,7 +263,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
                 return;
             }
             self.net.turns.stop_waiting();
-            self.finish(peer, why);
+            self.net.finish(peer, why);
         }
         for _ in 0..BATCH {
             if self.net.inbox.is_base_busy() || self.net.turns.is_waiting() {
@@ -290,45 +315,24 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             self.net.turns.wait_for(peer, why);
             return self.net.set_timer();
         }
-        self.finish(peer, why);
-    }
-
-    /// The end of a peer is to be reported.
-    fn finish(&mut self, peer: PeerId, why: Gone) {
-        // What the connection has lost of the way to agree on a fabric is no frame.
-        let lost = self.net.base.keeps(peer);
-        let losing = lost && self.net.peers.at(peer).stage == Stage::Base;
-        self.net.peers.at(peer).end.lose(losing);
-        self.net.reset(peer);
-        self.net.peers.at(peer).end.begin();
-        self.net.inbox.push_event(Event::Closed(peer, why));
+        self.net.finish(peer, why);
     }
 
     /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
     /// `once`.
     pub(crate) fn has_something(&mut self, once: bool) -> bool {
-        if self.net.inbox.held().is_some() || !self.net.inbox.is_empty() || self.net.reading.has_stashed() {
+        // What a provider has reported before it failed is not looked at any more.
+        let has_stashed = self.net.reading.has_stashed() && !self.net.provider.has_failed();
+        if self.net.inbox.held().is_some() || !self.net.inbox.is_empty() || has_stashed {
             return true;
         }
         let mut served = false;
         for peer in self.net.peers.take_wanting() {
-            let is_served = self.is_served(peer);
+            let is_served = self.net.is_served(peer);
             served |= is_served;
             self.net.peers.keep_wanting(peer, is_served && once);
         }
         served
-    }
-
-    /// Whether what a send found lacking is there now, or the certainty that it will not be.
-    fn is_served(&self, peer: PeerId) -> bool {
-        let Some(at) = self.net.peers.get(peer) else { return true };
-        match (at.stage, &at.channel) {
-            (Stage::Fabric, Some(_)) => at.has_much_room(),
-            (Stage::Meeting, _) => false,
-            // The connection reports it, until it is there.
-            (Stage::Idle, _) => self.net.base.channel(peer) != Channel::None,
-            _ => true,
-        }
     }
 
     /// Does what is to be done without a caller. What comes of it is returned by a later
@@ -341,19 +345,10 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         }
         // What the connections report but once is to be reported by the next `arm`, whatever is polled
         // before.
-        let nudged = !self.may_sleep();
+        let nudged = !self.net.may_sleep();
         if self.net.sleep.nudge(nudged) || self.has_something(false) {
             self.net.sleep.wake();
         }
-    }
-
-    /// Whether both ways wake a sleeper for what arrives.
-    pub(crate) fn may_sleep(&mut self) -> bool {
-        let base = self.net.base.arm();
-        let below = self.net.sleep.is_unseen()
-            || self.net.provider.has_failed()
-            || self.net.below.as_mut().is_none_or(F::try_wait);
-        base && below
     }
 
     /// Takes a request back that memory was lent for.
@@ -387,14 +382,8 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         }
     }
 
-    /// Has peers access a registration no more.
-    pub(crate) fn conceal(&mut self, key: u64) -> Result<(), InUse> {
-        self.net.with_memory(|memory| memory.conceal(key));
-        self.wait_for_ending(Some(key))
-    }
-
     /// Waits until no peer accesses versions of this registration, or of any, that have ended.
-    fn wait_for_ending(&mut self, key: Option<u64>) -> Result<(), InUse> {
+    pub(crate) fn wait_for_ending(&mut self, key: Option<u64>) -> Result<(), InUse> {
         let until = Instant::now() + self.net.reading.patience().time();
         while self.net.exposed.is_ending(key) {
             let is_late = Instant::now() >= until;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hmem::{Span, total};
 use ipc::random;
-use link_api::{Gone, Once, Parting, Path, PeerId, Refused, RmaCaps, RmaLink, WaitFd, Way};
+use link_api::{Event, Gone, Once, Parting, Path, PeerId, Refused, RmaCaps, RmaLink, WaitFd, Way};
 use wire::session::Control;
 
 use crate::channel::{Channel, FIRST, Said, Sort, Spoilt};
@@ -94,6 +94,17 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         found
     }
 
+    /// Does something with accesses alone: with most of them, what there is to wait for stays as it is.
+    #[inline]
+    pub(crate) fn with_accesses<R>(&mut self, call: impl FnOnce(&mut Memory<'_, B, F>) -> R) -> R {
+        let waited = self.reading.is_waiting();
+        let found = call(&mut self.memory());
+        if self.reading.is_waiting() != waited || self.peers.has_restless() {
+            self.set_timer();
+        }
+        found
+    }
+
     /// The descriptors of the fabric, if there is one.
     fn waits(&self) -> Waits {
         self.below.as_ref().map(F::waits).unwrap_or_default()
@@ -128,9 +139,14 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         self.saying.drop_of(peer);
     }
 
-    /// An access of this side is over.
+    /// An access of this side is over. What there is to wait for grows with that only by what is to be said
+    /// to the peer.
     pub(crate) fn read_is_over(&mut self, did: Did) {
-        self.with_memory(|memory| memory.read_is_over(did));
+        let waited = self.reading.is_waiting();
+        self.memory().read_is_over(did);
+        if waited || self.peers.has_restless() {
+            self.set_timer();
+        }
     }
 
     /// Ends what there is of a peer by the fabric.
@@ -346,15 +362,15 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         }
     }
 
-    /// Sends a frame by the fabric.
+    /// Sends a frame by the fabric: a head, and of a body so many bytes from there on. Whether the provider
+    /// below keeps frames, if that is reported.
+    #[inline]
     pub(crate) fn send_by_fabric(
         &mut self,
         to: PeerId,
-        head: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
-    ) -> Result<(), Refused> {
+        (head, body, off, len): (&[u8], &[Span], usize, usize),
+        reports: bool,
+    ) -> Result<bool, Refused> {
         assert!(head.len() + len <= self.provider.max_frame(), "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
         if self.peers[to].dealings.has_notes() {
@@ -365,26 +381,67 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let may = at.may_send() && !at.dealings.has_notes();
         let found = match (&mut self.below, &mut at.channel) {
             (Some(below), Some(channel)) if may => {
-                channel.send(below, Said { sort: Sort::Frame, head, body, off, len })
+                let sent = channel.send(below, Said { sort: Sort::Frame, head, body, off, len });
+                sent.map(|()| reports && channel.keeps(below))
             }
             _ => Err(NotSent::Busy),
         };
         match found {
-            Ok(()) => Ok(()),
-            Err(NotSent::Fault) => Err(Refused::Fault),
-            Err(NotSent::Busy) => {
+            Ok(kept) => Ok(kept),
+            Err(why) => self.not_sent(to, why),
+        }
+    }
+
+    /// A frame was not sent by the fabric.
+    #[cold]
+    fn not_sent<T>(&mut self, to: PeerId, why: NotSent) -> Result<T, Refused> {
+        match why {
+            NotSent::Fault => Err(Refused::Fault),
+            NotSent::Busy => {
                 self.peers.at(to).upkeep.set_full(true);
                 self.note_restless(to);
                 self.peers.want(to);
                 Err(Refused::Busy)
             }
-            Err(NotSent::Error(why)) => {
+            NotSent::Error(why) => {
                 let who = u64::from(to.0) << 32 | u64::from(self.peers.at(to).generation);
                 self.lost(who, &why);
                 self.peers.want(to);
                 Err(Refused::Busy)
             }
         }
+    }
+
+    /// The end of a peer is to be reported.
+    pub(crate) fn finish(&mut self, peer: PeerId, why: Gone) {
+        // What the connection has lost of the way to agree on a fabric is no frame.
+        let lost = self.base.keeps(peer);
+        let losing = lost && self.peers.at(peer).stage == Stage::Base;
+        self.peers.at(peer).end.lose(losing);
+        self.reset(peer);
+        self.peers.at(peer).end.begin();
+        self.inbox.push_event(Event::Closed(peer, why));
+    }
+
+    /// Whether what a send found lacking is there now, or the certainty that it will not be.
+    pub(crate) fn is_served(&self, peer: PeerId) -> bool {
+        let Some(at) = self.peers.get(peer) else { return true };
+        match (at.stage, &at.channel) {
+            (Stage::Fabric, Some(_)) => at.has_much_room(),
+            (Stage::Meeting, _) => false,
+            // The connection reports it, until it is there.
+            (Stage::Idle, _) => self.base.channel(peer) != link_api::Channel::None,
+            _ => true,
+        }
+    }
+
+    /// Whether both ways wake a sleeper for what arrives.
+    pub(crate) fn may_sleep(&mut self) -> bool {
+        let base = self.base.arm();
+        let below = self.sleep.is_unseen()
+            || self.provider.has_failed()
+            || self.below.as_mut().is_none_or(F::try_wait);
+        base && below
     }
 
     /// Reports room to a peer that may lack it.

@@ -154,12 +154,24 @@ pub struct Message<'a> {
 
 impl Message<'_> {
     /// Bytes of all parts.
+    #[inline]
     pub fn total(&self) -> usize {
         self.front.len() + self.middle.len() + self.len
     }
 
+    /// Its bytes, if the first part is all.
+    #[inline]
+    pub fn whole(&self) -> Option<&[u8]> {
+        (self.middle.is_empty() && self.len == 0).then_some(self.front)
+    }
+
     /// Copies all of it to the front of `into`; whether it could be read.
+    #[inline]
     pub fn copy_to(&self, into: &mut [u8]) -> bool {
+        if let Some(bytes) = self.whole() {
+            into.copy_from_slice(bytes);
+            return true;
+        }
         let (front, rest) = into.split_at_mut(self.front.len());
         let (middle, body) = rest.split_at_mut(self.middle.len());
         front.copy_from_slice(self.front);

@@ -100,6 +100,7 @@ enum State {
 /// What a peer publishes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Published {
+    /// By keys that the program has named.
     keys: HashMap<u64, State>,
     places: Vec<Option<Entry>>,
     free: Vec<u32>,

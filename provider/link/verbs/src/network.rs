@@ -163,7 +163,7 @@ impl Verbs {
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
         self.objects.receives.end_owner(number, pair.receives);
         let (late, delayed) = (pair.take_late(None), pair.take_delayed());
-        let posted = pair.drop_posted().collect::<Vec<Posted>>();
+        let (credits, posted) = pair.drop_posted();
         let Objects { windows, registered, .. } = &mut *self.objects;
         for lease in windows.end_pair(number) {
             end_registration(registered, lease);
@@ -176,11 +176,11 @@ impl Verbs {
         }
         let Objects { windows, sends, bounces, registered, .. } = &mut *self.objects;
         late.into_iter().for_each(|number| end_request(registered, number));
-        self.credits += posted.len();
+        self.credits += credits;
         let (did, is_own_memory) = (&mut self.did, false);
         let mut used = Used { windows, sends, bounces, registered, did, pair: number, is_own_memory };
         delayed.into_iter().for_each(|one| used.free(one, true));
-        posted.into_iter().for_each(|one| used.free(one, false));
+        posted.for_each(|one| used.free(one, false));
     }
 
     /// A queue pair is not needed any more.
@@ -208,11 +208,20 @@ impl Verbs {
     }
 
     /// What ids of requests to a peer begin with, if messages go to it.
+    #[inline]
     pub(crate) fn connected(&self, number: u32) -> Result<u64, NotSent> {
         match self.objects.pairs.get(number).map(|pair| &pair.state) {
             Some(State::Connected) => Ok(self.objects.pairs.id(number)),
-            Some(State::Failed(why)) => Err(NotSent::Error(why.clone())),
-            _ => Err(NotSent::Error("its queue pair is closed".into())),
+            _ => Err(self.unconnected(number)),
+        }
+    }
+
+    /// Why no messages go to a peer.
+    #[cold]
+    fn unconnected(&self, number: u32) -> NotSent {
+        match self.objects.pairs.get(number).map(|pair| &pair.state) {
+            Some(State::Failed(why)) => NotSent::Error(why.clone()),
+            _ => NotSent::Error("its queue pair is closed".into()),
         }
     }
 }
@@ -311,25 +320,35 @@ impl Below for Verbs {
 
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent> {
         let number = to.0 as u32;
-        let id = self.connected(number)?;
         // What has no completion of its own has its credit until a later one completes, which may never be:
         // an eighth of them.
         let is_scarce = self.credits <= 2 * self.half - self.eighth();
         let Objects { pairs, sends, .. } = &mut *self.objects;
-        let Some(pair) = pairs.get_mut(number) else { return Err(NotSent::Busy) };
+        let Some((pair, id)) =
+            pairs.with_id(number).filter(|(pair, _)| matches!(pair.state, State::Connected))
+        else {
+            return Err(self.unconnected(number));
+        };
         if !pair.has_slot() || self.credits == 0 {
             return Err(NotSent::Busy);
         }
         let total = message.total();
         let who = Some(message.who);
         if total <= pair.most_inline().min(MOST_INLINE) {
-            let mut room = [0; MOST_INLINE];
-            if !message.copy_to(&mut room[..total]) {
-                return Err(NotSent::Fault);
-            }
+            let mut room;
+            let bytes = match message.whole() {
+                Some(bytes) => bytes,
+                None => {
+                    room = [0; MOST_INLINE];
+                    if !message.copy_to(&mut room[..total]) {
+                        return Err(NotSent::Fault);
+                    }
+                    &room[..total]
+                }
+            };
             // What is alone has to be known where requests are repeated.
             let signal = pair.is_signal_due() || is_scarce || self.sizes.repeats;
-            let bytes = ibv_sge { addr: room.as_ptr() as u64, length: total as u32, lkey: 0 };
+            let bytes = ibv_sge { addr: bytes.as_ptr() as u64, length: total as u32, lkey: 0 };
             // SAFETY: inline, of memory that is there during the call.
             unsafe { pair.post(id, Verb::Send, bytes, (true, signal), Posted { who, ..Posted::default() }) }?;
         } else {

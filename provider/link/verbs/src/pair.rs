@@ -40,6 +40,14 @@ pub(crate) struct Posted {
     pub(crate) bind: Option<u64>,
 }
 
+impl Posted {
+    /// Whether something is to be given back, or reported, once it is over.
+    #[inline]
+    fn uses_something(&self) -> bool {
+        self.place.is_some() || self.access.is_some() || self.bind.is_some()
+    }
+}
+
 /// An access to the peer's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Access {
@@ -82,10 +90,12 @@ pub(crate) struct Pair {
     /// The number of its first packet.
     pub(crate) psn: u32,
     pub(crate) state: State,
-    /// Requests whose slots are not known to be free, in order.
-    posted: VecDeque<Posted>,
-    /// The number of the first of them. Numbers wrap.
+    /// Of the requests whose slots are not known to be free those that have used something, or are reported
+    /// with something else than the message before; in order, each with its number.
+    posted: VecDeque<(u32, Posted)>,
+    /// The number of the first request whose slot is not known to be free, and of the next one. Numbers wrap.
     first: u32,
+    next: u32,
     /// How many of the newest in a row have no completion of their own.
     silent: u32,
     /// How many are accesses.
@@ -115,6 +125,7 @@ impl Pair {
             state: State::Offered,
             posted: VecDeque::new(),
             first: 0,
+            next: 0,
             silent: 0,
             accesses: 0,
             newest: None,
@@ -149,8 +160,9 @@ impl Pair {
     }
 
     /// Slots that are not known to be free.
+    #[inline]
     pub(crate) fn in_use(&self) -> usize {
-        self.posted.len()
+        self.next.wrapping_sub(self.first) as usize
     }
 
     /// Longest message that is sent inline.
@@ -160,12 +172,12 @@ impl Pair {
 
     /// Whether a message finds a slot: the last one is for the end.
     pub(crate) fn has_slot(&self) -> bool {
-        self.posted.len() + 1 < self.qp.granted().max_send_wr as usize
+        self.in_use() + 1 < self.qp.granted().max_send_wr as usize
     }
 
     /// Whether an access finds one: a quarter is for messages.
     pub(crate) fn has_slot_for_access(&self) -> bool {
-        4 * (self.posted.len() + 1) < 3 * self.qp.granted().max_send_wr as usize
+        4 * (self.in_use() + 1) < 3 * self.qp.granted().max_send_wr as usize
     }
 
     /// Whether the next request needs a completion of its own for slots to become free in time.
@@ -179,6 +191,7 @@ impl Pair {
     /// Inline, the bytes are readable; else they are in a place that is registered and that nothing else
     /// uses until this request, or a later one, has completed. So is a window that is to be bound, and its
     /// registration.
+    #[inline(always)]
     pub(crate) unsafe fn post(
         &mut self,
         id: u64,
@@ -187,7 +200,7 @@ impl Pair {
         (inline, signal): (bool, bool),
         posted: Posted,
     ) -> Result<(), NotSent> {
-        let number = self.first.wrapping_add(self.posted.len() as u32);
+        let number = self.next;
         let flag = |on, bit| if on { bit } else { 0 };
         let (opcode, remote) = match verb {
             Verb::Send => (IBV_WR_SEND, None),
@@ -220,9 +233,12 @@ impl Pair {
         // SAFETY: a list of one request with one piece, as the caller promises.
         match unsafe { self.qp.post_send(&mut request) } {
             Ok(()) => {
+                self.next = number.wrapping_add(1);
                 self.accesses += u32::from(posted.access.is_some());
-                self.newest = posted.who.or(self.newest);
-                self.posted.push_back(posted);
+                if posted.uses_something() || posted.who.is_none() || posted.who != self.newest {
+                    self.newest = posted.who.or(self.newest);
+                    self.posted.push_back((number, posted));
+                }
                 self.silent = if signal { 0 } else { self.silent + 1 };
                 Ok(())
             }
@@ -233,23 +249,28 @@ impl Pair {
     }
 
     /// The request of this number has completed, as `is_done` says, and with it all before it, which are
-    /// handed to `free`, but what it [delays](Pair::delays); the one itself is returned. `None`: it had been
-    /// before.
+    /// handed to `free`, if they have used something, but what it [delays](Pair::delays); the one itself is
+    /// returned. `None`: it had been before.
     pub(crate) fn complete(
         &mut self,
         number: u32,
         is_done: bool,
         mut free: impl FnMut(Posted, bool),
     ) -> Option<Posted> {
-        let ahead = number.wrapping_sub(self.first) as usize;
-        if ahead >= self.posted.len() {
+        let ahead = number.wrapping_sub(self.first);
+        if ahead as usize >= self.in_use() {
             return None;
         }
-        self.first = number.wrapping_add(1);
-        let mut own = None;
-        // Behind a request that has failed, those before it need not have been done.
-        for one in self.posted.drain(..=ahead) {
-            own = Some(one);
+        let (mut own, mut is_own_delayed) = (Posted { who: self.newest, ..Posted::default() }, false);
+        while let Some(&(at, one)) = self.posted.front() {
+            if at.wrapping_sub(self.first) > ahead {
+                break;
+            }
+            self.posted.pop_front();
+            if at == number {
+                own = one;
+            }
+            // Behind a request that has failed, those before it need not have been done.
             let is_delayed = self.delays && is_done && one.access.is_some();
             let over = std::mem::replace(&mut self.delayed, is_delayed.then_some(one));
             let now = Some((one, is_done)).filter(|_| !is_delayed);
@@ -257,9 +278,18 @@ impl Pair {
                 self.accesses -= u32::from(one.access.is_some());
                 free(one, is_done);
             }
+            is_own_delayed = is_delayed && at == number;
         }
-        self.is_long_in_use &= !self.posted.is_empty();
-        own
+        // A message that has used nothing is not among them, and ends what was delayed as any other request does.
+        if !is_own_delayed {
+            if let Some(one) = self.delayed.take() {
+                self.accesses -= u32::from(one.access.is_some());
+                free(one, true);
+            }
+        }
+        self.first = number.wrapping_add(1);
+        self.is_long_in_use &= self.in_use() > 0;
+        Some(own)
     }
 
     /// The registration that is used no more now that a request has completed; `None` for that: it is gone.
@@ -294,10 +324,12 @@ impl Pair {
         self.delayed.take()
     }
 
-    /// Gives all requests up, whose queue pair is gone.
-    pub(crate) fn drop_posted(&mut self) -> impl Iterator<Item = Posted> + '_ {
-        self.accesses = 0;
-        self.posted.drain(..)
+    /// Gives all requests up, whose queue pair is gone: how many there were, and those that have used
+    /// something.
+    pub(crate) fn drop_posted(&mut self) -> (usize, impl Iterator<Item = Posted> + use<>) {
+        let n = self.in_use();
+        (self.accesses, self.first) = (0, self.next);
+        (n, std::mem::take(&mut self.posted).into_iter().map(|(_, one)| one))
     }
 
     /// It is not needed any more. One more request is posted, which completes after all others, also those
@@ -312,7 +344,7 @@ impl Pair {
     /// Whether a queue pair that is closed can be destroyed: all has completed, or has had its time.
     pub(crate) fn is_over(&self, shared: bool) -> bool {
         let State::Closing(until) = self.state else { return false };
-        let is_drained = self.posted.is_empty() && self.receives == 0 && (self.is_last || !shared);
+        let is_drained = self.in_use() == 0 && self.receives == 0 && (self.is_last || !shared);
         is_drained || Instant::now() >= until
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use below::ByProduct;
+
 use crate::pair::Pair;
 
 /// A number, and which of those that had it.
@@ -44,7 +46,7 @@ impl Unused {
 pub(crate) struct Pairs {
     slots: Vec<Slot>,
     unused: Unused,
-    by_qpn: HashMap<u32, u32>,
+    by_qpn: HashMap<u32, u32, ByProduct>,
     /// Those that are closed, and not destroyed yet.
     closing: Vec<u32>,
 }
@@ -77,6 +79,14 @@ impl Pairs {
         self.slots.get_mut(number as usize)?.pair.as_mut()
     }
 
+    /// A pair, and what ids of its requests have above the number of the request.
+    #[inline]
+    pub(crate) fn with_id(&mut self, number: u32) -> Option<(&mut Pair, u64)> {
+        let slot = self.slots.get_mut(number as usize)?;
+        let id = u64::from(slot.generation) << GENERATION | u64::from(number) << NUMBER;
+        slot.pair.as_mut().map(|pair| (pair, id))
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.by_qpn.len()
@@ -88,6 +98,7 @@ impl Pairs {
     }
 
     /// The number of the pair whose queue pair has this one.
+    #[inline]
     pub(crate) fn of_qpn(&self, qpn: u32) -> Option<u32> {
         self.by_qpn.get(&qpn).copied()
     }

@@ -1,12 +1,16 @@
 //! Places that messages are received into: for all peers, where there is a shared receive queue, or for each
 //! queue pair.
 
-use rdma_sys::{Pd, Qp, Srq};
+use rdma_sys::{Pd, Qp, Srq, ibv_sge};
 
 use crate::memory::Memory;
 
 /// Places that are registered together.
 pub(crate) const CHUNK: usize = 16;
+/// Places of the shared queue that are posted by one call, where there are so many more than peers may use.
+const TOGETHER: usize = 8;
+// Places of a chunk are beside those for each peer.
+const _: () = assert!(TOGETHER <= CHUNK);
 /// Bits of a place's number that are of the place in its chunk.
 const BITS: u32 = 8;
 
@@ -31,7 +35,7 @@ pub(crate) struct Receives {
     /// Most places.
     most: usize,
     pd: Pd,
-    /// Places that the shared queue has refused for now.
+    /// Places that are not posted to the shared queue yet.
     unposted: Vec<u32>,
 }
 
@@ -69,25 +73,28 @@ impl Receives {
         Ok(())
     }
 
-    /// Posts to the shared queue what it has refused.
+    /// Posts to the shared queue what is not, unless it refuses that.
     pub(crate) fn post_rest(&mut self) {
-        while let Some(place) = self.unposted.pop() {
-            if !self.post_shared(place) {
-                self.unposted.push(place);
+        let Some(srq) = &self.srq else { return };
+        while !self.unposted.is_empty() {
+            let mut list = [(0, ibv_sge::default()); TOGETHER];
+            let wanted = self.unposted.len().min(TOGETHER);
+            let places = self.unposted.iter().rev();
+            for (one, &place) in list.iter_mut().zip(places) {
+                let (chunk, at) = Self::parts(place);
+                *one = (RECEIVE | u64::from(place), self.chunks[chunk].memory.whole(at));
+            }
+            // SAFETY: the memory is registered until after the queue pairs are gone; the places are this
+            // side's, and the device's from here on.
+            let posted = unsafe { srq.post_list::<TOGETHER>(&list[..wanted]) };
+            let left = self.unposted.len() - posted;
+            for place in self.unposted.drain(left..) {
+                self.chunks[Self::parts(place).0].out += 1;
+            }
+            if posted < wanted {
                 return;
             }
         }
-    }
-
-    fn post_shared(&mut self, place: u32) -> bool {
-        let (chunk, at) = Self::parts(place);
-        let Some(srq) = &self.srq else { return false };
-        let chunk = &mut self.chunks[chunk];
-        // SAFETY: the memory is registered until after the queue pairs are gone; the place is this side's,
-        // and the device's from here on.
-        let posted = unsafe { srq.post(RECEIVE | u64::from(place), &[chunk.memory.whole(at)]) }.is_ok();
-        chunk.out += usize::from(posted);
-        posted
     }
 
     fn parts(place: u32) -> (usize, usize) {
@@ -139,8 +146,10 @@ impl Receives {
         assert!(at < self.chunks[chunk].memory.len(), "a place that there is");
         self.chunks[chunk].out -= 1;
         if self.srq.is_some() {
-            if !self.post_shared(place) {
-                self.unposted.push(place);
+            self.unposted.push(place);
+            // Until there are more than two chunks, those of one peer may be all.
+            if self.unposted.len() >= TOGETHER || self.chunks.len() <= 2 {
+                self.post_rest();
             }
             return false;
         }

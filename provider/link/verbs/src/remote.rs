@@ -378,20 +378,26 @@ impl Accesses<'_> {
     pub(crate) fn access(&mut self, op: u64, piece: &Piece) -> Result<(), NotSent> {
         let (number, domain) = self.pair_of(piece)?;
         let id = self.0.connected(number)?;
-        let has_slot = self.0.objects.pairs.get(number).is_some_and(|pair| pair.has_slot_for_access());
-        if !has_slot || self.0.credits <= self.0.eighth() {
+        let Some(pair) = self.0.objects.pairs.get(number) else { return Err(NotSent::Busy) };
+        if !pair.has_slot_for_access() || self.0.credits <= self.0.eighth() {
             return Err(NotSent::Busy);
         }
         let (local, remote) = (piece.local, (piece.addr, piece.key as u32));
-        let inline = self.0.objects.pairs.get(number).map_or(0, |pair| pair.most_inline()).min(MOST_INLINE);
-        let mut room = [0; MOST_INLINE];
+        let inline = pair.most_inline().min(MOST_INLINE);
         let is_inline = piece.way == Way::Put && local.len() <= inline && local.can(Caps::CPU);
+        let mut room;
         let found = if is_inline {
-            if hmem::read(&[local], 0, &mut room[..local.len()]) < local.len() {
-                return Err(NotSent::Fault);
-            }
+            let addr = if local.is_plain() {
+                local.addr()
+            } else {
+                room = [0; MOST_INLINE];
+                if hmem::read(&[local], 0, &mut room[..local.len()]) < local.len() {
+                    return Err(NotSent::Fault);
+                }
+                room.as_ptr() as u64
+            };
             let access = Some(Access { op, ..Access::default() });
-            let bytes = ibv_sge { addr: room.as_ptr() as u64, length: local.len() as u32, lkey: 0 };
+            let bytes = ibv_sge { addr, length: local.len() as u32, lkey: 0 };
             Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
         } else {
             let repeats = self.0.sizes.repeats && domain.is_none();
@@ -405,9 +411,9 @@ impl Accesses<'_> {
             (None, Way::Put) => Verb::Write(remote),
         };
         let Some(pair) = self.0.objects.pairs.get_mut(number) else { return Err(NotSent::Busy) };
-        // SAFETY: inline, of memory that is there during the call; else a place that was taken for this
-        // request, or memory that is registered until it has completed, and that is the operation's until
-        // then ([`below::Remote::access`]).
+        // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place that
+        // was taken for this request, or memory that is registered until it has completed, and that is the
+        // operation's until then ([`below::Remote::access`]).
         let outcome = unsafe { pair.post(id, verb, found.bytes, (found.is_inline, true), found.posted) };
         match outcome {
             Ok(()) => {

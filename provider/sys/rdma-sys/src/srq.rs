@@ -81,6 +81,35 @@ impl Srq {
         // alone.
         Error::check("ibv_post_srq_recv", unsafe { (self.0.post)(self.raw(), &raw mut wr, &raw mut bad) })
     }
+
+    /// Posts receives of one piece each, of which this many are taken by one call, and no more; how many
+    /// were taken.
+    ///
+    /// # Safety
+    /// As for [`Srq::post`], of each.
+    pub unsafe fn post_list<const N: usize>(&self, receives: &[(u64, ibv_sge)]) -> usize {
+        let mut list = [ibv_recv_wr::default(); N];
+        let n = receives.len().min(N);
+        if n == 0 {
+            return 0;
+        }
+        let first = list.as_mut_ptr();
+        for (at, (id, piece)) in receives[..n].iter().enumerate() {
+            // SAFETY: `n` is no more than the list has.
+            unsafe {
+                let next = if at + 1 < n { first.add(at + 1) } else { null_mut() };
+                let sg_list = core::ptr::from_ref(piece).cast_mut();
+                first.add(at).write(ibv_recv_wr { wr_id: *id, next, sg_list, num_sge: 1 });
+            }
+        }
+        let mut bad = null_mut();
+        // SAFETY: a queue of this library, and a list that ends in null, which is read during the call alone.
+        match unsafe { (self.0.post)(self.raw(), first, &raw mut bad) } {
+            0 => n,
+            // The one that was refused is of this list.
+            _ => (0..n).position(|at| first.wrapping_add(at) == bad).unwrap_or(0),
+        }
+    }
 }
 
 /// A receive request, which is good while `sges` are.

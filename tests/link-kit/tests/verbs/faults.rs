@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use below::{Below as _, Message, Piece, Remote as _};
 use hmem::Span;
 use link_api::{
-    Direct, Event, FrameLink as _, Gone, Grant, HandleNote, Link as _, Once, PeerId, RmaLink as _, Way,
+    Direct, Event, FrameLink as _, Gone, Grant, HandleNote, Link as _, Once, PeerId, RmaLink as _,
+    SleepLink as _, Way,
 };
 use link_kit::{Harness as _, name, text};
 use rdma_sys as ibv;
@@ -195,7 +196,8 @@ fn a_registration_that_is_refused_is_in_the_text_on_the_path() {
     );
 }
 
-/// A device is removed while accesses are under way: each of them ends once.
+/// A device is removed while accesses are under way: each of them ends once, and nothing of the device keeps a
+/// sleeper awake.
 #[test]
 fn accesses_of_a_device_that_is_removed_end() {
     const LEN: usize = 1 << 20;
@@ -210,11 +212,16 @@ fn accesses_of_a_device_that_is_removed_end() {
     let raise = two.stand_in.symbol("stand_in_verbs_event");
     // SAFETY: the stand-in's function, with its type.
     let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(raise) };
-    raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
+    // It sees that before anything of the peer.
+    two.a.with(|a| {
+        raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
+        assert!(!a.below().expect("a device").try_wait());
+        a.progress();
+    });
     let (mut over, mut ended) = (Vec::new(), false);
     while over.len() < ops.len() || !ended {
         match two.a.poll() {
-            Some(Event::Done(op, _)) => over.push(op),
+            Some(Event::Done(op, _) | Event::Cut(op)) => over.push(op),
             Some(Event::Closed(which, _)) => ended = which == two.to_b,
             Some(other) => panic!("{other:?}"),
             None => two.wait("accesses are never over"),
@@ -222,6 +229,10 @@ fn accesses_of_a_device_that_is_removed_end() {
     }
     over.sort_by_key(|op| op.0);
     assert_eq!(over, ops);
+    while !two.a.arm() {
+        assert!(two.a.poll().is_none());
+        two.wait("what the device has reported keeps it awake");
+    }
     // Nothing writes there any more.
     hmem::write(&[here], 0, &[5; LEN]);
     std::thread::sleep(Duration::from_millis(50));

@@ -162,11 +162,6 @@ impl Reading {
         !self.stash.is_empty()
     }
 
-    #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.ops.is_empty()
-    }
-
     /// Whether one of these is not over.
     pub(crate) fn any(&self, which: impl Fn(&Op) -> bool) -> bool {
         self.ops.iter().any(which)
