@@ -13,6 +13,7 @@
 //! | `memory` | memory that the device reads and writes |
 //! | `receives`, `sends` | places that messages are received into, and sent from |
 //! | `pair`, `pairs` | a queue pair, and what was posted to it; those of all peers |
+//! | `patience` | how long a device may not answer |
 //! | `bounces`, `registered` | places that short accesses to memory go by, and memory that is registered |
 //! | `probe` | whether on-demand registrations serve |
 //! | `windows` | which peer a key of memory serves |
@@ -34,6 +35,7 @@ mod memory;
 mod network;
 mod pair;
 mod pairs;
+mod patience;
 mod probe;
 mod receives;
 mod registered;
