@@ -198,6 +198,12 @@ pub(crate) fn set_copy_agent(copy_agent: CopyAgent) {
     let _ = PARAMS.set(Params { copy_agent, ..Params::default() });
 }
 
+/// Sets the links, in a process of a test.
+#[cfg(test)]
+pub(crate) fn set_links(list: &str) {
+    let _ = PARAMS.set(tests::with_links(list));
+}
+
 /// Declares and reads the parameters; values that cannot be used are logged.
 ///
 /// # Safety

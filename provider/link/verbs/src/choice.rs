@@ -80,9 +80,11 @@ pub fn has_device() -> bool {
 /// How well a port suits.
 type Rank = (bool, bool);
 
-/// Opens the port that suits best, for an endpoint with this address; and why others do not. An error says
-/// why none does.
-pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<String>> {
+/// Ports that can be used, the best one first; and why others cannot.
+type Ports = (Vec<(Rank, Context, Route)>, Vec<String>);
+
+/// The ports that are to be used, for an endpoint with this address. An error says why there is none.
+pub(crate) fn find(options: &Options, own: IpAddr) -> Result<Ports, Vec<String>> {
     let all = |e: Error| vec![e.to_string()];
     let library = match &options.library {
         Some(path) => Library::open_at(path),
@@ -110,13 +112,6 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
     }
     // Of those that suit as well the first one.
     found.sort_by_key(|(rank, ..)| std::cmp::Reverse(*rank));
-    for (_, context, route) in found {
-        let name = format!("{} port {}", context.device().name(), route.port.number);
-        match open_port(&context, route, options) {
-            Ok(verbs) => return Ok((verbs, refused)),
-            Err(why) => refused.push(format!("{name}: {why}")),
-        }
-    }
     if let Some(wanted) = options.device.as_ref().filter(|d| devices.iter().all(|one| one.name() != **d)) {
         let names: Vec<String> = devices.iter().map(Device::name).collect();
         return Err(vec![format!(
@@ -124,16 +119,25 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
             names.join(" or ")
         )]);
     }
+    if found.is_empty() { Err(refused) } else { Ok((found, refused)) }
+}
+
+/// Opens the port that suits best, for an endpoint with this address; and why others do not. An error says
+/// why none does.
+pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<String>> {
+    let (found, mut refused) = find(options, own)?;
+    for (_, context, route) in found {
+        let name = format!("{} port {}", context.device().name(), route.port.number);
+        match open_port(&context, route, options) {
+            Ok(verbs) => return Ok((verbs, refused)),
+            Err(why) => refused.push(format!("{name}: {why}")),
+        }
+    }
     Err(refused)
 }
 
 /// The ports of a device that can be used, and why others cannot.
-#[allow(clippy::type_complexity, reason = "two lists, named once")]
-fn ports(
-    device: &Device,
-    options: &Options,
-    own: IpAddr,
-) -> Result<(Vec<(Rank, Context, Route)>, Vec<String>), String> {
+fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Ports, String> {
     if device.is_iwarp() {
         return Err("its connections are iWARP's, which need librdmacm: use ofi:verbs;ofi_rxm".into());
     }
@@ -261,9 +265,7 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
         Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics, patience, repeats };
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
-    let Route { port, gid, mtu, global } = &route;
-    let own = Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu };
-    let adapter = Adapter::new(&pd, options.clients.as_deref(), own);
+    let adapter = Adapter::new(&pd, options.clients.as_deref(), Own::of(&route));
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(adapter, options.on_demand));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
     let seconds = Default::default();

@@ -9,6 +9,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `choice` | which device, port, GID and MTU |
+//! | `asked` | by which way memory would be registered |
 //! | `address` | what one queue pair announces to another |
 //! | `memory` | memory that the device reads and writes |
 //! | `receives`, `sends` | places that messages are received into, and sent from |
@@ -27,6 +28,7 @@
 //! | `status` | what a completion's status means, and an error |
 
 mod address;
+mod asked;
 mod bounces;
 mod choice;
 mod completions;
@@ -47,6 +49,7 @@ mod status;
 mod used;
 mod windows;
 
+pub use asked::{Asked, ask};
 pub use choice::{Options, has_device, open};
 pub use state::Verbs;
 

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use below::{Below as _, Message, Piece, Remote as _};
 use hmem::Span;
 use link_api::{
-    Direct, Event, FrameLink as _, Gone, Grant, HandleNote, Link as _, Once, PeerId, Refused, RmaLink as _,
-    Way,
+    Direct, Event, FrameLink as _, Gone, Grant, HandleNote, Link as _, Once, PeerId, RmaLink as _, Way,
 };
 use link_kit::{Harness as _, name, text};
 use rdma_sys as ibv;
