@@ -14,13 +14,18 @@ use register::Registry;
 
 use crate::bounces::Bounces;
 use crate::pairs::Pairs;
-use crate::patience::Patience;
 use crate::probe::Own;
 use crate::receives::{CHUNK, Receives};
 use crate::registered::Adapter;
 use crate::sends::Sends;
 use crate::state::{Found, Objects, Route, Sizes, Verbs};
 use crate::windows::{self, Windows};
+
+mod asked;
+pub(crate) mod patience;
+
+pub use asked::{Asked, ask};
+use patience::Patience;
 
 /// Where Linux lists the devices.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -84,7 +89,7 @@ type Rank = (bool, bool);
 type Ports = (Vec<(Rank, Context, Route)>, Vec<String>);
 
 /// The ports that are to be used, for an endpoint with this address. An error says why there is none.
-pub(crate) fn find(options: &Options, own: IpAddr) -> Result<Ports, Vec<String>> {
+fn find(options: &Options, own: IpAddr) -> Result<Ports, Vec<String>> {
     let all = |e: Error| vec![e.to_string()];
     let library = match &options.library {
         Some(path) => Library::open_at(path),
@@ -265,7 +270,7 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
         Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics, patience, repeats };
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
-    let adapter = Adapter::new(&pd, options.clients.as_deref(), Own::of(&route));
+    let adapter = Adapter::new(&pd, options.clients.as_deref(), own(&route));
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(adapter, options.on_demand));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
     let seconds = Default::default();
@@ -286,6 +291,12 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     };
     verbs.sizes.inline = find_inline(&verbs.objects, sizes)?;
     Ok(verbs)
+}
+
+/// How a port is reached from itself.
+fn own(route: &Route) -> Own {
+    let Route { port, gid, mtu, global } = route;
+    Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu }
 }
 
 /// How much the device sends inline: of no attribute, so that queue pairs find out.

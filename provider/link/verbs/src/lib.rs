@@ -8,13 +8,11 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `choice` | which device, port, GID and MTU |
-//! | `asked` | by which way memory would be registered |
+//! | `choice` | which device, port, GID and MTU; how it would register memory; how long one may not answer |
 //! | `address` | what one queue pair announces to another |
 //! | `memory` | memory that the device reads and writes |
 //! | `receives`, `sends` | places that messages are received into, and sent from |
 //! | `pair`, `pairs` | a queue pair, and what was posted to it; those of all peers |
-//! | `patience` | how long a device may not answer |
 //! | `bounces`, `registered` | places that short accesses to memory go by, and memory that is registered |
 //! | `probe` | whether on-demand registrations serve |
 //! | `windows` | which peer a key of memory serves |
@@ -28,7 +26,6 @@
 //! | `status` | what a completion's status means, and an error |
 
 mod address;
-mod asked;
 mod bounces;
 mod choice;
 mod completions;
@@ -37,7 +34,6 @@ mod memory;
 mod network;
 mod pair;
 mod pairs;
-mod patience;
 mod probe;
 mod receives;
 mod registered;
@@ -49,8 +45,7 @@ mod status;
 mod used;
 mod windows;
 
-pub use asked::{Asked, ask};
-pub use choice::{Options, has_device, open};
+pub use choice::{Asked, Options, ask, has_device, open};
 pub use state::Verbs;
 
 /// The link over a device, with connections `B`.

@@ -11,9 +11,9 @@ use link_api::Way;
 use rdma_sys::{Access, Error, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
+use crate::choice::patience;
 use crate::joining::Joining;
 use crate::pair::{Pair, Posted, State, Verb};
-use crate::patience;
 use crate::receives::CHUNK;
 use crate::remote::{Accesses, reaches, ways};
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};

@@ -16,7 +16,6 @@ use rdma_sys::{
 
 use crate::address::Address;
 use crate::memory::Memory;
-use crate::state::Route;
 use crate::status::refused;
 
 /// What is compared: where in memory of whole pages, and how long. Packets have 4096 bytes at most.
@@ -52,13 +51,6 @@ pub(crate) struct Own {
     pub(crate) port: u8,
     /// `enum ibv_mtu`.
     pub(crate) mtu: u8,
-}
-
-impl Own {
-    pub(crate) fn of(route: &Route) -> Own {
-        let Route { port, gid, mtu, global } = route;
-        Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu }
-    }
 }
 
 /// On-demand registrations of a device.

@@ -9,8 +9,8 @@ use rdma_sys::{Channel, Context, Cq, Gid, Pd, Port, QpInit, ibv_wc};
 use register::Registry;
 
 use crate::bounces::Bounces;
+use crate::choice::patience::Patience;
 use crate::pairs::Pairs;
-use crate::patience::Patience;
 use crate::receives::Receives;
 use crate::registered::Adapter;
 use crate::seconds::Seconds;

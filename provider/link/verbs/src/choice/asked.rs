@@ -7,14 +7,13 @@ use hmem::{Caps, Span};
 use rdma_sys::{Context, Error, Pd};
 use register::{Device as _, Refusal, Registry, Uses, Way};
 
-use crate::choice::{Options, find};
-use crate::probe::Own;
+use super::{Options, find, own};
 use crate::registered::Adapter;
 use crate::state::Route;
 
 /// So much of the memory is registered, and let go of.
 const LEN: usize = 64 << 10;
-/// A domain that is a peer's alone, as dma-bufs need.
+/// A domain of one peer, as dma-bufs need.
 const PEERS: u32 = 1;
 
 /// What a device has answered.
@@ -29,8 +28,8 @@ pub struct Asked {
 
 /// Opens the device that an endpoint with these options and this address would have, registers the first
 /// 64 KiB of the memory, and closes it.
-pub fn ask(options: &Options, own: IpAddr, span: Span) -> Asked {
-    let first = find(options, own).map(|(found, _)| found.into_iter().next());
+pub fn ask(options: &Options, name: IpAddr, span: Span) -> Asked {
+    let first = find(options, name).map(|(found, _)| found.into_iter().next());
     let (context, route) = match first {
         Ok(Some((_, context, route))) => (context, route),
         Ok(None) => return Asked { text: "no RDMA device".into(), dmabufs: [None; 2] },
@@ -47,9 +46,9 @@ pub fn ask(options: &Options, own: IpAddr, span: Span) -> Asked {
 type Answer = (String, [Option<Result<(), Refusal>>; 2]);
 
 fn ask_device(context: &Context, route: &Route, options: &Options, span: Span) -> Result<Answer, Error> {
-    let (shared, alone) = (Pd::new(context)?, Pd::new(context)?);
-    let mut adapter = Adapter::new(&shared, options.clients.as_deref(), Own::of(route));
-    adapter.add_domain(PEERS, &alone);
+    let (shared, of_peer) = (Pd::new(context)?, Pd::new(context)?);
+    let mut adapter = Adapter::new(&shared, options.clients.as_deref(), own(route));
+    adapter.add_domain(PEERS, &of_peer);
     let writes = writes(&mut adapter, span);
     let mut registry = Registry::new(adapter, options.on_demand);
     let mut refusals = Vec::new();
