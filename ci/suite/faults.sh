@@ -103,17 +103,17 @@ part_bye() {
 
 part_errors() {
     local links
-    compile errors mistakes told
+    compile errors mistakes link_ops
     check errors 120 "$bin/errors"
     check mistakes 120 "$bin/mistakes"
-    # What is told of a path is what the log has.
+    # The path that is reported is what the log has.
     for links in shm shm,tcp; do
-        check "told $links" 60 env FI_STRAIT_LINKS=$links FI_LOG_LEVEL=info FI_LOG_PROV=strait bash -c '
-            "$1" >/dev/shm/told 2>/dev/shm/log; status=$?
-            path=$(cat /dev/shm/told) log=$(cat /dev/shm/log); rm /dev/shm/told /dev/shm/log
+        check "link_ops $links" 60 env FI_STRAIT_LINKS=$links FI_LOG_LEVEL=info FI_LOG_PROV=strait bash -c '
+            "$1" >/dev/shm/path 2>/dev/shm/log; status=$?
+            path=$(cat /dev/shm/path) log=$(cat /dev/shm/log); rm /dev/shm/path /dev/shm/log
             [ $status = 0 ] || { echo "$log"; exit $status; }
             [ -n "$path" ] && grep -qF -- ": $path; up to " <<<"$log" || { echo "not in the log: $path"; echo "$log"; exit 1; }
-            echo "$path"' told "$bin/told"
+            echo "$path"' link_ops "$bin/link_ops"
     done
 }
 
@@ -128,7 +128,7 @@ part_unmapped() {
                 n=$(grep -c "registered memory that is not mapped" /dev/shm/log)
                 grep -v "registered memory that is not mapped" /dev/shm/log; rm /dev/shm/log
                 [ $status = 0 ] || exit $status
-                [ "$n" -ge 8 ] || { echo "told of $n times"; exit 1; }' unmapped "$bin/unmapped" frames $mode
+                [ "$n" -ge 8 ] || { echo "reported $n times"; exit 1; }' unmapped "$bin/unmapped" frames $mode
         done
     done
     check "unmapped cma" 120 "$bin/unmapped" any

@@ -102,7 +102,7 @@ mpi_setup() {
 }
 
 # What every Open MPI needs here.  Its directory is named after mpirun's pid, which is the same in each
-# of in_ns's namespaces: only their /dev/shm tells two runs at a time apart.
+# of in_ns's namespaces: only their /dev/shm distinguishes two runs at a time.
 ompi_env() {
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=/dev/shm
 }

@@ -223,7 +223,7 @@ part_cuda() {
             UCX_LOG_LEVEL=info timeout -k 5 300 "${run[@]}" "${more[@]}" "$WORK/ucx-cuda/client" $option $want \
                 >"$out" 2>&1 || status=1
             [ "$(grep -c '^ok ' "$out")" = "$(wc -w <<<"$want")" ] || status=1
-            # These do not say it, when told to use their newer protocols.
+            # These do not say it, when set to use their newer protocols.
             [[ "${more[*]}" == *PROTO* ]] || grep -q '[_ ]cfg.*(.*strait/cuda' "$out" || status=1
             # No other transport opens anybody's memory.
             for kind in plain mapped pool; do
@@ -346,7 +346,7 @@ no_settings() {
     report $((status != 1)) "unknown UCX: no settings: $2"
 }
 
-# A libuct that is of no known release, or not as its release was: told once, and left alone.
+# A libuct that is of no known release, or not as its release was: logged once, and left alone.
 part_unknown() {
     local whys=("it is older than 1.13" "it lacks uct_tl_register" "its list of components is not laid out as expected")
     local kind why dir module preload

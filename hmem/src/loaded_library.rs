@@ -32,7 +32,7 @@ macro_rules! functions {
                 Api {
                     // SAFETY: the symbols have these types by the manual.
                     $($field: unsafe { library.get($symbol) }.ok().map(|s| *s),)*
-                    // SAFETY: likewise.
+                    // SAFETY: the symbols have these types by the manual.
                     $($($value: unsafe { library.get($vsymbol) }.ok().map(|s| *s),)*)?
                 }
             }

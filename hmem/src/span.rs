@@ -314,7 +314,7 @@ mod tests {
         // SAFETY: never followed.
         let (s, gpu) = unsafe { (Span::new(4096, 8, Kind::System), Span::new(4096, 8, Kind::Cuda)) };
         assert!(s.stays() && !s.for_peers().stays());
-        // SAFETY: likewise.
+        // SAFETY: neither is followed.
         let (lasting, other) = unsafe { (s.lasting(), s.for_peers().lasting()) };
         assert!(lasting.stays() && lasting.is_plain() && !lasting.may_vanish());
         for shown in [lasting.for_peers(), other, other.for_peers()] {
@@ -322,7 +322,7 @@ mod tests {
             assert!(shown.stays() && shown.may_vanish() && !shown.is_plain());
             assert_eq!((shown.kind(), shown.part(1, 3).map(Span::caps)), (Kind::System, Some(shown.caps())));
         }
-        // SAFETY: likewise.
+        // SAFETY: never followed.
         assert_eq!(unsafe { gpu.lasting() }.caps(), Kind::Cuda.caps());
     }
 

@@ -29,7 +29,7 @@ fn values(datatype: Datatype) -> Vec<Vec<u8>> {
         Datatype::LongDouble => [
             (0, 0),
             (0x8000, 0),
-            (0x3fff, 0x8000_0000_0000_0001), // just above 1, told apart from it by no double
+            (0x3fff, 0x8000_0000_0000_0001), // just above 1, distinguished from it by no double
             (0xbffe, 0xcccc_cccc_cccc_cccd),
             (0, 1),
             (0xfffe, u64::MAX),

@@ -329,7 +329,7 @@ fn only_files_that_cannot_shrink_are_shared() {
             // SAFETY: mapped while `opened` lives.
             let byte = unsafe { *std::ptr::with_exposed_provenance::<u8>(at) };
             assert_eq!(byte, pattern(3)[LEN / 2 + 5]);
-            // What is not what it was told to be is not opened.
+            // A descriptor of other memory than its export names is not opened.
             let mut other = exports[0];
             other.fd = exports[1].fd;
             other.token[8] ^= 1;

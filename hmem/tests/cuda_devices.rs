@@ -6,7 +6,7 @@ use hmem::share::{Export, HandleType};
 use hmem::{Kind, cuda, registry};
 
 #[test]
-fn a_device_that_is_not_found_is_told_with_the_reason() {
+fn a_device_that_is_not_found_is_reported_with_the_reason() {
     let cu = Driver::load();
     assert_eq!(cu.status(c"cuInit", 0), 0);
     cuda::find_driver();
@@ -21,9 +21,9 @@ fn a_device_that_is_not_found_is_told_with_the_reason() {
     assert_eq!(of(1), Err(201), "it has no context");
     assert_eq!(of(7), Err(100), "there is none");
     cu.fail(c"cuDeviceGetUuid_v2", 1, 999);
-    assert_eq!(of(1), Err(201), "another one does not tell its UUID");
+    assert_eq!(of(1), Err(201), "another one gives no UUID");
     cu.fail(c"cuDeviceGetUuid_v2", 2, 999);
-    assert_eq!(of(1), Err(999), "it does not tell it");
+    assert_eq!(of(1), Err(999), "it gives none");
     cu.fail(c"cuDeviceGetCount", 0, 3);
     assert_eq!(of(1), Err(3));
     cu.fail(c"cuDeviceGetCount", 0, 0);

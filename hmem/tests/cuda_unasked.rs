@@ -1,4 +1,4 @@
-//! Likewise, without any call that looks for it.
+//! A process that loads CUDA's driver after it has used buffers, and makes no call that looks for it.
 
 use std::time::Duration;
 

@@ -57,7 +57,7 @@ fn copies_cross_kinds() {
 }
 
 #[test]
-fn it_is_told_from_host_memory() {
+fn it_is_distinguished_from_host_memory() {
     let _alone = alone();
     let mem = fake::alloc(100);
     assert_eq!(classify(mem.addr() + 99, 1), Kind::Fake);

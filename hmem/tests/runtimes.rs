@@ -140,7 +140,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
-fn device_memory_is_told_from_the_hosts() {
+fn device_memory_is_distinguished_from_the_hosts() {
     let _alone = each(|d, name| {
         let (mem, host, heap) = (d.alloc(1, 100), d.alloc_host(100), vec![0u8; 8 << 20]);
         assert_eq!((classify(mem, 100), classify(mem + 99, 1)), (d.kind(), d.kind()), "{name}");
@@ -242,7 +242,7 @@ fn refusals_have_their_errno_and_lead_to_staging() {
         assert!(registry::get_pages(span(a, 4096), true).is_ok());
         d.free(a);
     });
-    // A driver that cannot tell an allocation from its successor.
+    // A driver that cannot distinguish an allocation from its successor.
     let ze = Loader::start();
     let at = ze.alloc(0, 64);
     // SAFETY: no other thread of this test looks at the environment; the others hold no runtime now.
@@ -261,7 +261,7 @@ fn refusals_have_their_errno_and_lead_to_staging() {
     rocr.free(at);
 }
 
-/// Another process, which owns memory and does as it is told.
+/// Another process, which owns memory and takes commands.
 struct Owner(Child, BufReader<std::process::ChildStdout>);
 
 impl Owner {

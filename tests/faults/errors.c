@@ -2,7 +2,7 @@
 /*
  * What an application gets for its own mistakes and for what runs out: the error that libfabric's
  * manual pages name, and everything else goes on.  After each mistake something that is right has to
- * work.  Two processes, of which the second does what the first tells it by messages.
+ * work.  Two processes, of which the second does what messages of the first name.
  */
 #include "fab.h"
 #include <fcntl.h>
@@ -112,7 +112,7 @@ static void second(void)
 			OK(fi_close(&ro->fid));
 			fab_close(&me);
 			exit(0);
-		case SLEEP: /* deaf until told */
+		case SLEEP: /* no progress until `awake` is set */
 			while (!sh->awake)
 				usleep(100);
 			break;
@@ -120,7 +120,7 @@ static void second(void)
 			POST(&me, &out, fi_tsend(me.ep, &o, sizeof o, NULL, a, TAG_ANSWER, &out));
 			await(&me, &out, "an answer");
 			break;
-		case STARVE: /* no descriptor to be had, until told */
+		case STARVE: /* no descriptor to be had for a while */
 			starve();
 			for (expect = 0; expect < sh->sent; expect++) {
 				POST(&me, &flood, fi_trecv(me.ep, &word, 8, NULL, FI_ADDR_UNSPEC, TAG_DATA, 0, &flood));
@@ -166,7 +166,7 @@ static void truncated(size_t len, size_t room)
 	IS(differs(dst, room, 1), (long)room);
 	IS(dst[room], 0);
 	in.state = DONE;
-	/* The send was told before, or is now. */
+	/* The completion of the send was read before, or is now. */
 	while (!sent) {
 		n = fi_cq_read(me.cq, &e, 1);
 		CHECK(n == 1 || n == -FI_EAGAIN, "the truncated send: %s", fi_strerror((int)-n));

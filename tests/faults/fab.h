@@ -292,7 +292,7 @@ static inline int fab_poll(struct fab *f)
 	return (int)n;
 }
 
-/* Repeats a post while it is told to; other failures are the operation's. */
+/* Repeats a post while it returns -FI_EAGAIN; other failures are the operation's. */
 #define POST(f, op, call)                                              \
 	do {                                                           \
 		long post_ret;                                         \

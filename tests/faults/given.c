@@ -4,7 +4,7 @@
  *
  *   given close     reads, writes and messages that wait at a peer when their initiator closes everything
  *                   and uses the buffer for something else
- *   given cancel    messages that are cancelled, likewise
+ *   given cancel    the same of messages that are cancelled
  *   given exec      a target that runs another program: its memory at the same addresses is not the target's
  *   given dereg     fi_close of a memory region with operations of peers under way, then munmap or reuse
  *   given stop      the same with an initiator that is stopped in the middle of its copy
@@ -93,7 +93,7 @@ static void close_peer(const struct what *w)
 			if (n == -FI_EAVAIL)
 				fi_cq_readerr(f.cq, &err, 0);
 			if (n == 1 && w->sort == WRITE_DATA && e.flags & FI_REMOTE_CQ_DATA)
-				NEED(differs(buf, w->len, 1) == w->len, "a write was told of with other contents, from byte %zu",
+				NEED(differs(buf, w->len, 1) == w->len, "a write was reported with other contents, from byte %zu",
 				     differs(buf, w->len, 1));
 		}
 	}
@@ -299,7 +299,7 @@ static void dereg_owner(const struct what *w, int stopped)
 	} else {
 		watch(at, w->len, 1);
 	}
-	NEED(!written || whole || sh->ok != 1, "the initiator was told ok of a write that was cut off");
+	NEED(!written || whole || sh->ok != 1, "a write that was cut off completed without an error");
 	sh->step = 3;
 	close_all(NULL);
 }

@@ -6,7 +6,7 @@
  *
  *   reopen [rounds]
  *
- * Each round is of one of the cases below, and of one of the lengths.  The sender is told by shared memory when the other
+ * Each round is of one of the cases below, and of one of the lengths.  The sender reads in shared memory when the other
  * one has closed, and when it has opened again.
  */
 #include "fab.h"

@@ -5,7 +5,7 @@
  *   soak MESSAGES [SEED] [PROVIDER]   three processes send so many messages in all, of all sorts and
  *                                     sizes, and write, read and add to each other's memory meanwhile
  *   soak flood [PROVIDER]             messages that wait for a receive for a while
- *   soak quiet [PROVIDER]             likewise, from one that makes no progress but by sending
+ *   soak quiet [PROVIDER]             the same, from one that makes no progress but by sending
  *
  * Sender and receiver draw what message K from one to the other is from the same numbers.
  */

@@ -12,7 +12,7 @@
  *                                 the same two, of which the kernel lets neither reach the other: all
  *                                 goes through the ring (pidns as root; the others become `nobody` first)
  *
- * With FI_LOG_LEVEL=warn each process tells once, and only where that is so, that it uses frames only:
+ * With FI_LOG_LEVEL=warn each process logs once, and only where that is so, that it uses frames only:
  * that is the caller's to count.  Exits with 77 if this machine cannot do it.
  */
 #include "fab.h"

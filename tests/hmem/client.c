@@ -8,7 +8,7 @@
  */
 #include "client_device.h"
 
-/* What the two processes tell each other. */
+/* What the two processes write for each other. */
 static struct shared {
 	struct name names[2];
 	_Atomic int step[2];

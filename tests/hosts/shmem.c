@@ -11,8 +11,8 @@
  *                                 --enable-manual-progress
  *   shmem PE PES DIR basic        the same with two endpoints (SHMEM_OFI_DISABLE_SINGLE_EP)
  *
- * OpenSHMEM asks for FI_DELIVERY_COMPLETE in its hints, opens the second endpoint with it, and the one endpoint without, of which
- * only counters for FI_READ and FI_WRITE tell: what they have counted its barriers take to be where it belongs.
+ * OpenSHMEM asks for FI_DELIVERY_COMPLETE in its hints, opens the second endpoint with it, and the one endpoint without, which has
+ * only counters for FI_READ and FI_WRITE: what they have counted its barriers take to be where it belongs.
  */
 #include "shmem_pe.h"
 
@@ -97,7 +97,7 @@ static void put_all(unsigned round)
 		if (!n)
 			atomic(pe, &heap->summed[me], &one, FI_INT64, FI_SUM);
 		quiet();
-		__atomic_store_n(&told->put[me][pe], round + 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&posted->put[me][pe], round + 1, __ATOMIC_RELEASE);
 	}
 }
 
@@ -108,7 +108,7 @@ static void find_all(unsigned round)
 	size_t n = lengths[round];
 
 	for (int pe = (me ^ 1) % 2; pe < pes; pe += 2) {
-		while (__atomic_load_n(&told->put[pe][me], __ATOMIC_ACQUIRE) <= round) {
+		while (__atomic_load_n(&posted->put[pe][me], __ATOMIC_ACQUIRE) <= round) {
 			CHECK(now_ns() - start < LIMIT * 1000000ull, "process %d does not end its puts", pe);
 			/* What cannot be written without this process has to be taken in by it. */
 			if (!automatic && now_ns() - start > PAUSE_NS)
@@ -190,7 +190,7 @@ int main(int argc, char **argv)
 	scalable = automatic = counts || !strcmp(argv[4], "polling");
 	single = strcmp(argv[4], "basic") != 0;
 	fab_role = "shmem";
-	map_told(argv[3]);
+	map_posted(argv[3]);
 	start(argv[3]);
 	barrier();
 	moves();

@@ -81,7 +81,7 @@ static void probe(void)
 	struct fi_cq_entry e;
 	ssize_t n = fi_cq_read(target_cq, &e, single ? 0 : 1);
 
-	CHECK(n == -FI_EAGAIN || (single && n == 0), "fi_cq_read: %zd, and what others do here is not told of", n);
+	CHECK(n == -FI_EAGAIN || (single && n == 0), "fi_cq_read: %zd, and what others do here has no completion", n);
 }
 
 /* Posts until there is room. */
@@ -195,19 +195,19 @@ static void wait_until(volatile uint64_t *word, uint64_t least)
 }
 
 /* Words beside the job, which all processes have in memory whatever network they have. */
-static struct told {
+static struct posted {
 	volatile uint64_t put[PES][PES];
-} *told;
+} *posted;
 
-static void map_told(const char *dir)
+static void map_posted(const char *dir)
 {
 	char path[512];
 
-	snprintf(path, sizeof path, "%s/told", dir);
+	snprintf(path, sizeof path, "%s/puts", dir);
 	int fd = open(path, O_RDWR | O_CREAT, 0600);
-	CHECK(fd >= 0 && ftruncate(fd, sizeof *told) == 0, "%s", path);
-	told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(told != MAP_FAILED, "%s", path);
+	CHECK(fd >= 0 && ftruncate(fd, sizeof *posted) == 0, "%s", path);
+	posted = mmap(NULL, sizeof *posted, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(posted != MAP_FAILED, "%s", path);
 	close(fd);
 }
 

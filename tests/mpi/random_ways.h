@@ -47,7 +47,7 @@ static void end_receives(int from)
 	for (int i = 0; i < n; i++) {
 		reqs[i] = receives[from + i].req;
 		if (receives[from + i].tag >= 0 && receives[from + i].src >= 0 && !no_trunc)
-			way = 0; /* may be cut, of which other calls do not always tell whose that is */
+			way = 0; /* may be cut, and other calls do not always report of which receive */
 	}
 	switch (way) {
 	case 0:

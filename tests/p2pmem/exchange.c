@@ -31,10 +31,10 @@ static unsigned char *host;
 /* The other process is on another host, behind this socket. */
 static int far = -1;
 /* It is to know this one's key. */
-static int tells;
+static int exports;
 
-struct told {
-	uint64_t tells, key, addr;
+struct card {
+	uint64_t exports, key, addr;
 };
 
 static void hear(void *to, size_t len)
@@ -59,11 +59,11 @@ static void say(const void *from, size_t len)
 
 static void meet_far(void)
 {
-	struct told own = { (uint64_t)tells, shared->key, shared->addr }, theirs;
+	struct card own = { (uint64_t)exports, shared->key, shared->addr }, theirs;
 
 	say(&own, sizeof own);
 	hear(&theirs, sizeof theirs);
-	if (theirs.tells) {
+	if (theirs.exports) {
 		shared->key = theirs.key;
 		shared->addr = theirs.addr;
 	}
@@ -140,7 +140,7 @@ static struct fid_mr *registered(void)
 	OK(fi_mr_reg(fab.domain, peer.at, MOST, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
 	shared->key = fi_mr_key(mr);
 	shared->addr = (uintptr_t)peer.at;
-	tells = 1;
+	exports = 1;
 	return mr;
 }
 
@@ -179,7 +179,7 @@ static void one_sided(int target)
 	if (me == target) {
 		CHECK(*(volatile uint64_t *)peer.at == 5, "%lu", (unsigned long)*(volatile uint64_t *)peer.at);
 		OK(fi_close(&mr->fid));
-		tells = 0;
+		exports = 0;
 	}
 	meet();
 }

@@ -10,7 +10,7 @@
 # under SCHED_FIFO keeps from the core for good.
 #
 #   strait        the MTL over Strait's tcp link        btl   Open MPI's own btl tcp
-#   strait=DIR    likewise, of another build            ucx   UCX with tcp alone
+#   strait=DIR    the same, of another build            ucx   UCX with tcp alone
 #   any other     the MTL over a provider of libfabric: of 2.1.0 by CLIENT=ompi4 (ci/get/libfabric)
 . "$(cd "$(dirname "$0")/../.." && pwd)/ci/lib.sh"
 . "$REPO/ci/suite/mpi-env.sh"

@@ -39,7 +39,7 @@
 
 enum { DEEP = 16, TAG = 5 };
 
-/* What both sides tell each other at the start. */
+/* What both sides send each other at the start. */
 struct card {
 	char name[64];
 	size_t len;
@@ -125,7 +125,7 @@ static void fabric_ping(long rounds)
 		look();
 }
 
-/* A side that is accessed has to make progress until it is told by a message. */
+/* A side that is accessed has to make progress until a message comes. */
 static void fabric_stream(long rounds, const char *pattern)
 {
 	int writes = !strcmp(pattern, "write"), reads = !strcmp(pattern, "read");

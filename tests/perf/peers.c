@@ -95,7 +95,7 @@ static void be_many(int many, int pipe)
 	struct end *all = calloc(many, sizeof(*all));
 	struct fi_context2 *contexts = calloc(many, sizeof(*contexts));
 	char (*in)[8] = calloc(many, sizeof(*in)), one[NAME];
-	int *told = calloc(many, sizeof(*told));
+	int *answered = calloc(many, sizeof(*answered));
 
 	for (int i = 0; i < many; i++) {
 		open_end(&all[i]);
@@ -109,7 +109,7 @@ static void be_many(int many, int pipe)
 		for (int i = 0; i < many; i++) {
 			fi_addr_t to;
 
-			if (!look(&all[i]) || told[i]++)
+			if (!look(&all[i]) || answered[i]++)
 				continue;
 			CHECK(fi_av_insert(all[i].av, one, 1, &to, 0, NULL) == 1 ? 0 : -FI_EINVAL);
 			inject(&all[i], to, "pong", 4);

@@ -6,12 +6,12 @@
  *   short PROVIDER PATTERN ROUNDS [BYTES [WAITING [SENDERS]]]
  *     PATTERN  expected  the receive is posted first
  *              late      the message comes first, then the receive names its source
- *              any       likewise, and the receive is for any source
- *              mask      likewise, and the receive ignores half of the tag
+ *              any       as `late`, and the receive is for any source
+ *              mask      as `late`, and the receive ignores half of the tag
  *              burst     as `late`, 64 messages and then 64 receives
  *              send      as `expected`, by fi_tsenddata with a completion
  *              delivery  as btl/ofi sends: fi_sendmsg that completes on delivery, to untagged receives that stand
- *              deliveries  likewise, 64 in flight
+ *              deliveries  as `delivery`, 64 in flight
  *              write, atomic, fetch   fi_writemsg, fi_atomicmsg and fi_fetch_atomicmsg with completion
  *     WAITING  messages that wait all the time, each under a tag of its own; in `expected`, receives
  *     SENDERS  endpoints that send in turn

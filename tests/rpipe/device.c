@@ -152,8 +152,8 @@ static void contents(unsigned heap, unsigned local)
 	}
 }
 
-/* What rpipe_on_device tells, and what it refuses. */
-static void told(void)
+/* What rpipe_on_device reports, and what it refuses. */
+static void reported(void)
 {
 	struct rpipe_device of = {.size = sizeof of};
 	struct rpipe_number number;
@@ -431,7 +431,7 @@ int main(int argc, char **argv)
 		contents(RPIPE_DEVICE | RPIPE_NUMBERS, RPIPE_DEVICE);
 		contents(0, RPIPE_DEVICE);
 		contents(0, 0);
-		told();
+		reported();
 	}
 	CHECK(rfinalize() == 0);
 	printf("rank %d: ok\n", rank);

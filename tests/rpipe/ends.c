@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The writer fills the pipe while the reader is in no call, and ends, while the reader is still in none for
- * so many milliseconds. What was written has to be read, in order, or the writer is told that some of it may
+ * so many milliseconds. What was written has to be read, in order, or the writer has the error that some of it may
  * be lost (ETIMEDOUT). The reader reads no message in part, and then sees the end of the writer.
  *
  *   ends close|finalize|exit|return|exec MILLISECONDS BYTES FILE
  *
  * FILE is one that both map. By exec the writer's program becomes another one without a call of the library:
- * what was flushed arrives as far as the path had it, and the reader is told of the end. */
+ * what was flushed arrives as far as the path had it, and the reader has the end reported. */
 #undef NDEBUG
 #include <assert.h>
 #include <errno.h>

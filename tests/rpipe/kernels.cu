@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The kernel of the tests of strait_rpipe.cuh: waits for messages, adds up their bytes, and tells the host of each. */
+/* The kernel of the tests of strait_rpipe.cuh: waits for messages, adds up their bytes, and reports each to the host. */
 #include "strait_rpipe.cuh"
 
 #ifndef KERNEL

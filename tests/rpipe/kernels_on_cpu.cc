@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* kernels.cu with threads as lanes, beside a thread that tells of messages as a writer's copies do: bytes, then the two halves of a number, in either
+/* kernels.cu with threads as lanes, beside a thread that announces messages as a writer's copies do: bytes, then the two halves of a number, in either
  * order. For ThreadSanitizer: the bytes are no atomics. Prints "ok kernels". */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ enum { SLOTS = 4, GRANULE = 64, HEAP = 1 << 16, MESSAGES = 200, THREADS = 8 };
 static unsigned char bytes[HEAP];
 static u64 numbers[2 * SLOTS], sums[MESSAGES], done;
 
-static void tell(u64 n, u64 size, u64 place)
+static void announce(u64 n, u64 size, u64 place)
 {
 	u64 *at = numbers + (n - 1) % SLOTS * 2;
 	const u64 half[2] = {size | n << 32, place | n << 32};
@@ -61,9 +61,9 @@ int main()
 	/* Half a number. */
 	store_release(numbers, (u64)8 | (u64)1 << 32);
 	CHECK(launch(1, 1, 1000000) == (error | 110));
-	tell(1, 65, HEAP / GRANULE - 1);
+	announce(1, 65, HEAP / GRANULE - 1);
 	CHECK(launch(1, 1, 1000000) == (error | 5));
-	tell(1, 1, 0xffffffff);
+	announce(1, 1, 0xffffffff);
 	CHECK(launch(1, 1, 1000000) == (error | 5));
 
 	memset(numbers, 0, sizeof numbers);
@@ -80,7 +80,7 @@ int main()
 				bytes[place * GRANULE + i] = (unsigned char)(n * 31 + i * 7);
 				expected[n - 1] += (u64)(unsigned char)(n * 31 + i * 7) * (i % 251 + 1);
 			}
-			tell(n, size, place);
+			announce(n, size, place);
 		}
 	});
 	launch(1, MESSAGES, 600000000000);

@@ -189,7 +189,7 @@ static void in_a_pipe(rpipe_t rp)
     struct rpipe_stats stats;
     raddr_t addr, block;
     if (rank == 1) {
-        /* The reader's end has no block, and is told what is wrong before it waits. */
+        /* The reader's end has no block, and has the error before it waits. */
         stats.size = sizeof(stats) - 1;
         REFUSED(rpipe_get_stats(rp, &stats), EINVAL);
         REFUSED(rpipe_get_stats(rp, NULL), EINVAL);
@@ -241,8 +241,8 @@ static void in_a_pipe(rpipe_t rp)
     assert(rflush(rp, LIMIT) == 0);
 }
 
-/* What is wrong is told before the peer has begun: it waits for this one. */
-static void told_at_once(rpipe_t go)
+/* What is wrong is reported before the peer has begun: it waits for this one. */
+static void refused_at_once(rpipe_t go)
 {
     rpipe_t rp;
     raddr_t addr;
@@ -410,7 +410,7 @@ int main(void)
     opened_wrongly();
     assert(rpipe(go, 1 - rank, rank == 0, SIZE_MAX, HD_PIPE) == 0);
     in_a_pipe(go);
-    told_at_once(go);
+    refused_at_once(go);
     groups();
     lending();
     many();

@@ -169,7 +169,7 @@ static void a_group(int used)
         assert(rpipe_bcast_timed(group, 1, bytes, sizeof(bytes), SHORT) == -ETIMEDOUT);
         go_on();
     } else {
-        /* A root may be done before it is told. */
+        /* A root may be done before it has the error. */
         int code = rpipe_bcast_timed(group, 1, bytes, sizeof(bytes), LIMIT);
         assert(is_one(code, EPIPE));
     }

@@ -13,7 +13,7 @@
  *
  * In odd rounds the victim makes progress until it is killed, in even ones it stands still.  The last
  * line of an operation that went well is "ok death-NAME"; before it stands how long it took, after
- * the kill, until the error was told, until everything had ended, and until all was torn down.  What
+ * the kill, until the error was reported, until everything had ended, and until all was torn down.  What
  * takes longer than LIMIT hangs, and is a failure.
  */
 #include "device.h"
@@ -114,7 +114,7 @@ static void victim(unsigned delay) {
 
 static void survivor(void) {
     ucp_request_param_t p = {0};
-    double limit = now() + 10, told, ended, down;
+    double limit = now() + 10, reported, ended, down;
     ucs_status_ptr_t r;
     while (!ep_error) {
         for (int i = 0; i < FLIGHT && !ep_error; i++) {
@@ -127,7 +127,7 @@ static void survivor(void) {
         reap();
         if (now() > limit) die("no error after 10 s");
     }
-    told = now();
+    reported = now();
     /* The application takes back what was not matched. */
     for (int i = 0; i < FLIGHT && kind == RECEIVE; i++) {
         if (flight[i] != NULL && ucp_request_check_status(flight[i]) == UCS_INPROGRESS) {
@@ -151,8 +151,8 @@ static void survivor(void) {
     ucp_worker_destroy(worker);
     ucp_cleanup(context);
     down = now();
-    printf("  %s: told after %.1f ms, all ended after %.1f ms, down after %.1f ms (%s)\n", lively ? "lively" : "still",
-           1e3 * (told - *killed_at), 1e3 * (ended - *killed_at), 1e3 * (down - *killed_at), ucs_status_string(ep_error));
+    printf("  %s: reported after %.1f ms, all ended after %.1f ms, down after %.1f ms (%s)\n", lively ? "lively" : "still",
+           1e3 * (reported - *killed_at), 1e3 * (ended - *killed_at), 1e3 * (down - *killed_at), ucs_status_string(ep_error));
     if (down - *killed_at > LIMIT) die("that is too long");
 }
 

@@ -75,7 +75,7 @@ static struct memory make(enum sort sort, size_t size) {
         CALL(cuMemAllocFromPoolAsync, &m.at, size, m.pool, NULL);
         CALL(cuCtxSynchronize);
     } else {
-        /* CUmemAllocationProp likewise, CUmemAccessDesc: to read and to write. */
+        /* CUmemAllocationProp: as CUmemPoolProps; CUmemAccessDesc: to read and to write. */
         int prop[8] = {1, 1, 1, device}, access[3] = {1, device, 3};
         m.size = (size + PIECE - 1) / PIECE * PIECE;
         CALL(cuMemAddressReserve, &m.at, m.size, (size_t)0, (ptr_t)0, 0ull);

@@ -2,9 +2,9 @@
  *
  * A libuct that no release is like, for tests/ucx/unknown.c:
  *
- *   -DKIND=0   it has a list of components and a way to register, and nothing that tells a release
- *   -DKIND=1   it has what tells 1.13, but not all that a transport calls
- *   -DKIND=2   it has all that tells 1.22 and all that a transport calls, but its components are laid out
+ *   -DKIND=0   it has a list of components and a way to register, and nothing that identifies a release
+ *   -DKIND=1   it has what identifies 1.13, but not all that a transport calls
+ *   -DKIND=2   it has all that identifies 1.22 and all that a transport calls, but its components are laid out
  *              in a way of their own
  *
  * It counts what is registered with it.

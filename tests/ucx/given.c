@@ -6,7 +6,7 @@
  *   given [-n rounds] [case...]     default: every case
  *
  *   dereg    the owner invalidates registered memory at random microseconds, while its peer puts or gets
- *   stop     likewise, with a peer that is stopped in the middle of 64 MiB
+ *   stop     the same, with a peer that is stopped in the middle of 64 MiB
  *   cancel   a put or get of 32 MiB is cancelled (a flush with UCT_FLUSH_FLAG_CANCEL), the other side of which is
  *            stopped while it copies its part: the local memory is given back when the operation is complete
  *   exec     the owner becomes another program, which has other memory at the same address, while its peer puts
@@ -131,7 +131,7 @@ static void dereg_owner(const struct what *w) {
     for (int round = 1; round <= rounds; round++) {
         memset(at, FIRST, w->length);
         check(uct_md_mem_reg(md, at, w->length, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-        tell_guarded_key(memh, at, w->length);
+        send_guarded_key(memh, at, w->length);
         meet();
         for_micros(rand() % (300 + w->length / 1000));
         invalidate(memh);
@@ -192,7 +192,7 @@ static void stop_owner(const struct what *w) {
     open_pair(0, 0);
     memset(at, FIRST, w->length);
     check(uct_md_mem_reg(md, at, w->length, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-    tell_guarded_key(memh, at, w->length);
+    send_guarded_key(memh, at, w->length);
     meet();
     meet();
     limit = now() + LIMIT;
@@ -312,7 +312,7 @@ static void cancel_peer(const struct what *w) {
     open_pair(0, 0);
     memset(at, 0, w->length);
     check(uct_md_mem_reg(md, at, w->length, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-    tell_guarded_key(memh, at, w->length);
+    send_guarded_key(memh, at, w->length);
     meet();
     for (;;) {
         whole(0, &c, 1);
@@ -348,7 +348,7 @@ static void exec_owner(const struct what *w) {
     open_pair(0, 0);
     memset(at, FIRST, w->length);
     check(uct_md_mem_reg(md, at, w->length, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-    tell_key(memh, at);
+    send_key(memh, at);
     meet();
     snprintf(fd, sizeof(fd), "%d", sh_fd);
     snprintf(length, sizeof(length), "%zu", w->length);

@@ -21,7 +21,7 @@ static uct_md_h md;
 static uct_component_h component;
 static uct_iface_h iface;
 static uct_ep_h ep;
-/* Told of endpoints that fail. */
+/* Called for endpoints that fail. */
 static uct_error_handler_t on_error;
 static void *peer_device, *peer_iface;
 
@@ -157,7 +157,7 @@ struct remote {
     uct_rkey_bundle_t key;
 };
 
-__attribute__((unused)) static void tell_key(uct_mem_h memh, void *addr) {
+__attribute__((unused)) static void send_key(uct_mem_h memh, void *addr) {
     char key[512] = {0};
     uint64_t at = (uintptr_t)addr;
     check(uct_md_mkey_pack(md, memh, key), "pack");

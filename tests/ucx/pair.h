@@ -177,7 +177,7 @@ struct window {
     ucp_rkey_h rkey;
 };
 
-/* Maps memory as `p` says, and tells the other side, which does the same. */
+/* Maps memory as `p` says, and sends it to the other side, which does the same. */
 static void share_window(struct window *w, ucp_mem_map_params_t *p) {
     ucp_mem_attr_t attr = {0};
     void *packed, *theirs;

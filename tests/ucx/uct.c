@@ -47,7 +47,7 @@ static void test_zero(void) {
     two[0].buffer = memory, two[0].length = 64, two[0].count = 0;
     two[1].buffer = memory, two[1].length = 0, two[1].count = 1;
     check(uct_md_mem_reg(md, memory, sizeof(memory), UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-    tell_key(memh, memory);
+    send_key(memh, memory);
     hear_key(&r);
     check(uct_iface_set_am_handler(iface, 3, count_am, NULL, 0), "handler");
     meet();
@@ -113,7 +113,7 @@ static size_t pack_some(void *dest, void *arg) {
     return *(size_t *)arg;
 }
 
-/* Active messages in descriptors are aligned as the interface was told. */
+/* Active messages in descriptors are aligned as the interface's parameters say. */
 static void test_align(void) {
     static const size_t ways[][2] = {{1, 0}, {4, 8}, {8, 5}, {64, 0}, {64, 8}, {128, 24}, {4096, 0}, {4096, 16}, {65536, 1}};
     static const size_t bad[][2] = {{3, 0}, {48, 0}, {SIZE_MAX / 2 + 1, 0}};
@@ -173,7 +173,7 @@ static void test_fixed(void) {
             int inside = i >= PAGE && i < 3 * PAGE;
             if (range[i] != (inside ? 0 : 7)) die("byte %d is %d", i, range[i]);
         }
-        tell_key(made.memory.memh, range + PAGE);
+        send_key(made.memory.memh, range + PAGE);
         hear_key(&r);
         /* The first may find that the window is not here yet. */
         ucs_status_t status;
@@ -325,7 +325,7 @@ static void test_replies(void) {
     open_pair(0, 0);
     memset(memory, 6, SIZE);
     check(uct_md_mem_reg(md, memory, SIZE, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-    tell_key(memh, memory);
+    send_key(memh, memory);
     hear_key(&r);
     meet();
     unsigned asked = 0, refused = 0;
@@ -397,7 +397,7 @@ static void test_descriptors(void) {
     p.name = "descriptors";
     for (int i = 0; i < WINDOWS; i++) {
         check(uct_mem_alloc(SIZE, &method, 1, &p, &made[i].memory), "alloc");
-        tell_key(made[i].memory.memh, made[i].memory.address);
+        send_key(made[i].memory.memh, made[i].memory.address);
         hear_key(&r[i]);
     }
     /* They are connected. */

@@ -22,7 +22,7 @@ static void *find(const char *name) {
 }
 
 /* A key of memory that is to be invalidated. */
-static void tell_guarded_key(uct_mem_h memh, void *addr, size_t length) {
+static void send_guarded_key(uct_mem_h memh, void *addr, size_t length) {
     struct pack_params p = {.field_mask = 1, .flags = 3};
     char key[512] = {0};
     uint64_t at = (uintptr_t)addr;

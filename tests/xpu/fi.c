@@ -33,8 +33,8 @@ static const char *role = "kernel";
 
 static char memory[LENGTH] __attribute__((aligned(64)));
 
-/* What the target tells of itself. */
-struct told {
+/* What the target sends of itself. */
+struct card {
     char name[64];
     size_t length;
     u64 key;
@@ -65,15 +65,15 @@ static void target(int sock) {
     struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_CONTEXT};
     struct fid_cq *cq;
     struct fid_ep *ep;
-    struct told told = {.length = sizeof told.name};
+    struct card card = {.length = sizeof card.name};
     struct fi_cq_entry entry;
     role = "target";
     open_domain();
     CHECK(fi_cq_open(domain, &attr, &cq, NULL) == 0 && fi_endpoint(domain, info, &ep, NULL) == 0);
     CHECK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV) == 0 && fi_ep_bind(ep, &av->fid, 0) == 0 && fi_enable(ep) == 0);
-    CHECK(fi_getname(&ep->fid, told.name, &told.length) == 0);
-    told.key = fi_mr_key(mr);
-    CHECK(send(sock, &told, sizeof told, 0) == sizeof told);
+    CHECK(fi_getname(&ep->fid, card.name, &card.length) == 0);
+    card.key = fi_mr_key(mr);
+    CHECK(send(sock, &card, sizeof card, 0) == sizeof card);
     for (u64 n = 1; n <= ROUNDS;) {
         (void)fi_cq_read(cq, &entry, 1);
         if (load(memory + LENGTH - 64) < n) {
@@ -149,7 +149,7 @@ int main(void) {
     struct fid_cq *cq;
     struct fid_cntr *cntr;
     struct kernel k = {.stage = 0};
-    struct told told;
+    struct card card;
     fi_addr_t addr;
     pthread_t thread;
     size_t length = 8;
@@ -170,13 +170,13 @@ int main(void) {
     CHECK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV) == 0 && fi_ep_bind(ep, &cntr->fid, FI_WRITE) == 0);
     CHECK(fi_ep_bind(ep, &av->fid, 0) == 0 && fi_enable(ep) == 0);
     CHECK(fi_send(ep, memory, 8, NULL, 0, NULL) == -FI_ENOSYS && fi_cq_read(cq, memory, 1) == -FI_ENOSYS);
-    CHECK(recv(socks[0], &told, sizeof told, 0) == sizeof told);
-    CHECK(fi_av_insert(av, told.name, 1, &addr, 0, NULL) == 1);
+    CHECK(recv(socks[0], &card, sizeof card, 0) == sizeof card);
+    CHECK(fi_av_insert(av, card.name, 1, &addr, 0, NULL) == 1);
     CHECK(ops->av_lookup(av, addr, &k.peer, &length, FI_STRAIT_XPU, ctx) == 0);
     CHECK(ops->mr_desc(mr, &k.region, &length, FI_STRAIT_XPU, ctx) == 0);
     CHECK(ops->ep_export(ep, 0, &k.ep) == 0 && ops->cq_export(cq, 0, &k.cq) == 0 && ops->cntr_export(cntr, 0, &k.cntr) == 0);
     CHECK(k.ep.prov_id == STRAIT_XPU_PROV_ID && k.ep.fclass == FI_CLASS_EP);
-    k.key = told.key;
+    k.key = card.key;
     CHECK(pthread_create(&thread, NULL, run, &k) == 0);
     CHECK(recv(socks[0], &byte, 1, 0) == 1);
     while (!__atomic_load_n(&k.stage, __ATOMIC_ACQUIRE)) sched_yield();

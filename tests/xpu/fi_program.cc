@@ -43,8 +43,8 @@ static const char *role = "kernel";
 
 enum { limit_s = 60 };
 
-/* What each process tells the other of itself, and the target of what it has seen at the end. */
-struct told {
+/* What each process sends the other of itself, and the target of what it has seen at the end. */
+struct card {
 	char name[64];
 	size_t length;
 	u64 key;
@@ -79,7 +79,7 @@ static void open_domain(void *memory)
 /* Gives its own name and gets the other's, as an address. */
 static fi_addr_t meet(int sock, fid_ep *ep, u64 *key)
 {
-	told mine = {}, theirs = {};
+	card mine = {}, theirs = {};
 	fi_addr_t addr = FI_ADDR_UNSPEC;
 	mine.length = sizeof mine.name;
 	MUST(fi_getname(&ep->fid, mine.name, &mine.length));

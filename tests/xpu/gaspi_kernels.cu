@@ -151,7 +151,7 @@ KERNEL gaspi_refused(const gaspi_job *job, u64 *out)
 	EXPECT(gpu_gaspi_notify(g, job->segment, job->peer, 43, 1, job->queue) == GPU_GASPI_SUCCESS);
 	EXPECT(gpu_gaspi_wait(g, job->queue, GPU_GASPI_BLOCK) == GPU_GASPI_ERROR);
 	EXPECT(last_error(w, &code, &ticket) && code == 22);
-	/* An error is told of also while commands are under way. */
+	/* An error is reported also while commands are under way. */
 	if (first_thread()) {
 		hw::store_release(&out[LOOK_PAUSE], 1);
 		EXPECT(wait_until<scope::thread>(g.ctx, &out[LOOK_PAUSED], cmp::eq, 1) == ok);

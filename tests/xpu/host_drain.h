@@ -34,7 +34,7 @@ public:
 		taken.assign(count, 0);
 	}
 
-	/* One thread takes the commands of rings first, first + step, ...; status is told of every `lazy` commands or when the
+	/* One thread takes the commands of rings first, first + step, ...; status is written every `lazy` commands or when the
 	 * ring is empty. */
 	void start(unsigned first, unsigned step)
 	{

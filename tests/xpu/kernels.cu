@@ -342,7 +342,7 @@ KERNEL __launch_bounds__(960) ladder(const strait_xpu_context *ctx, u64 ring_cou
 			u32 tries = 0;
 			c.flags = step == LADDER_BATCH && i % 32 != 31 && i != count - 1 ? STRAIT_XPU_MORE : 0;
 			while ((rc = post<scope::thread>(r, c, &ticket)) == err_again && ++tries < 10000000)
-				/* What fills the ring has to be told of. */
+				/* The drain has to be notified of what fills the ring. */
 				bell(r);
 			if (rc == ok && step == LADDER_NAIVE)
 				rc = wait_ticket(r, ticket);
@@ -356,7 +356,7 @@ KERNEL __launch_bounds__(960) ladder(const strait_xpu_context *ctx, u64 ring_cou
 	}
 }
 
-/* A drain that is a kernel: one warp takes `count` commands and tells of each. It reaches rings and status wherever they
+/* A drain that is a kernel: one warp takes `count` commands and reports each. It reaches rings and status wherever they
  * are, as a network card would. */
 KERNEL soft_card(const strait_xpu_context *ctx, u64 count, u64 *out)
 {

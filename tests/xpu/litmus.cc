@@ -164,7 +164,7 @@ static void rings(u32 flags)
 		window to;
 		CHECK(open(&to, &w.ctx[0], 1, 0) == ok);
 		for (u64 i = 0; i < count; i++) {
-			/* A ring that has no room any more is told of, as one whose wait has no end. */
+			/* A ring that has no room any more is reported, as one whose wait has no end. */
 			const u64 begin = hw::now_ns();
 			auto again = [&](int rc) {
 				CHECK(rc == ok || (rc == err_again && hw::now_ns() - begin < WORLD_TIMEOUT_NS));

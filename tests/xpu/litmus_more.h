@@ -286,9 +286,9 @@ static void ring_shared()
 }
 
 /* A wait's first look is held back by the ring's lead, which it gets from how those before came: `look` is the one before which
- * the host tells. */
+ * the host reports. */
 static unsigned look, look_of_host;
-static u64 *told;
+static u64 *reported;
 
 static u64 waited(world &w, ring &r, u32 lead, unsigned when)
 {
@@ -296,13 +296,13 @@ static u64 waited(world &w, ring &r, u32 lead, unsigned when)
 	u64 ticket = 0;
 	w.status[0].consumed = w.status[0].done;
 	CHECK(post<scope::thread>(r, nop, &ticket) == ok);
-	told = &w.status[0].done;
+	reported = &w.status[0].done;
 	look = 0;
 	look_of_host = when;
 	r.lead = lead;
 	between = [] {
 		if (++look == look_of_host)
-			__atomic_fetch_add(told, 1, __ATOMIC_RELEASE);
+			__atomic_fetch_add(reported, 1, __ATOMIC_RELEASE);
 	};
 	CHECK(wait_ticket(r, ticket) == ok);
 	between = nullptr;
@@ -340,7 +340,7 @@ static void lead()
 	CHECK(wait_ticket(r, w.status[0].done, 0) == err_timedout && hw::ticks() - r.written < r.lead);
 }
 
-/* An error of another operation, and one from before, are told apart from one's own. */
+/* An error of another operation, and one from before, are distinguished from one's own. */
 static void errors()
 {
 	world w(false);

@@ -140,7 +140,7 @@ pub(crate) fn copy_now(agent: &Agent, dst: usize, src: usize, len: usize) -> Res
                     // bytes, which are this call's for as long as the lock is held, and no device copies.
                     unsafe { crate::bytes::copy_bytes(buffer, host(dst), n) };
                 } else {
-                    // SAFETY: likewise, at `src`.
+                    // SAFETY: the caller's: `len` bytes of host memory at `src`; the buffer is as above.
                     unsafe { crate::bytes::copy_bytes(host(src), buffer, n) };
                     finish(begin(agent, [Part { dst: dst + off, src: at, len: n }])?)?;
                 }

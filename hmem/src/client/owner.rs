@@ -205,7 +205,7 @@ pub(super) unsafe fn copy(dst: usize, src: usize, len: usize) -> Result<(), i32>
         (None, None) => Err(libc::EFAULT),
         // SAFETY: the caller's promise.
         (Some(to), None) => unsafe { one(to, dst, host(src), len, false) },
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise.
         (None, Some(from)) => unsafe { one(from, src, host(dst), len, true) },
         (Some(to), Some(from)) => {
             let mut bytes = vec![0u8; len.min(1 << 20)];

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "counts what is done in a time that Miri takes for one step")]
-    fn copies_that_are_held_are_told_of_once() {
+    fn copies_that_are_held_are_reported_once() {
         let (done, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let mut all = PendingCopies::new();
         // Of so many polls that the clock is read several times.

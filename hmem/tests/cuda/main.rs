@@ -33,7 +33,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_sort_of_memory_is_told_from_the_others() {
+fn every_sort_of_memory_is_distinguished_from_the_others() {
     let (_alone, cu) = alone();
     let (plain, pool, managed, host, mapped) =
         (cu.alloc(100), cu.alloc_async(100), cu.alloc_managed(100), cu.alloc_host(100), cu.map(2));
@@ -180,7 +180,7 @@ fn a_capture_of_the_programs_goes_on_whatever_is_copied_meanwhile() {
         let mut pending = unsafe { start(&Part { dst: a, src: text.as_ptr().addr(), len }) };
         while !pending.poll().unwrap() {}
     });
-    // SAFETY: likewise.
+    // SAFETY: `text` outlives the copy.
     disturbs("dropped", &mut || drop(unsafe { start(&Part { dst: a, src: text.as_ptr().addr(), len }) }));
     disturbs("page-locked", &mut || {
         // SAFETY: it is let go of before `own`.
@@ -191,7 +191,7 @@ fn a_capture_of_the_programs_goes_on_whatever_is_copied_meanwhile() {
         let refused = unsafe { cuda::Stream::new(captured) }.unwrap_err();
         assert!(refused.is_capture() && refused.errno() == libc::EOPNOTSUPP);
     });
-    // SAFETY: likewise.
+    // SAFETY: the stream is there.
     let stream = unsafe { cuda::Stream::new(captured) }.unwrap();
     disturbs("asked whether it is done", &mut || assert_eq!(stream.is_done(), Ok(false)));
     assert_eq!(stream.is_done(), Ok(true));
@@ -214,7 +214,7 @@ fn an_address_that_is_used_again_is_another_allocation() {
         assert_eq!((e[0].handle_type, e[0].base, e[0].len), (HandleType::Legacy, a as u64, 8192));
         assert_eq!(cuda::export(a, 8192, 8).unwrap(), e, "remembered");
         let number = hmem::registry::of(Kind::Cuda).number(a + 100);
-        assert_eq!(number, e.first().map(|e| e.id), "is what tells it");
+        assert_eq!(number, e.first().map(|e| e.id), "is what distinguishes it");
         again |= seen.iter().any(|s| s.base == a as u64);
         assert!(seen.iter().all(|s| s.id != e[0].id && s.token != e[0].token));
         seen.push(e[0]);
@@ -243,7 +243,7 @@ fn what_cannot_be_shared_is_refused_with_the_drivers_word() {
     cu.free(at);
     let at = cu.map(3);
     assert_eq!(cuda::export(at + 5, 5 << 20, 8).unwrap().len(), 3);
-    assert_eq!(cuda::export(at + 5, 5 << 20, 2), Err(Error(500)), "more pieces than the peer is told of");
+    assert_eq!(cuda::export(at + 5, 5 << 20, 2), Err(Error(500)), "more pieces than a peer may be sent");
     // A descriptor keeps the memory alive, so none is kept of what is gone.
     let fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let open = fds();

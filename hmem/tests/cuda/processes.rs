@@ -11,7 +11,7 @@ use hmem::share::{self, Export, HandleType};
 
 use super::*;
 
-/// Another process, which owns memory and does as it is told.
+/// Another process, which owns memory and takes commands.
 struct Owner(Child, BufReader<std::process::ChildStdout>);
 
 impl Owner {

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_told() {
+    fn wrong_lines_are_reported() {
         for (line, part) in [
             ("", "Usage: strait <COMMAND>"),
             ("measure", "'measure'"),

@@ -267,13 +267,13 @@ mod tests {
 
     #[test]
     fn a_path_that_the_variable_cannot_name_is_refused() {
-        let told = |path: &str, epoch| nameable(Path::new(path), epoch).err().unwrap_or_default();
-        assert!(told("/opt/a b/ucx", Epoch::V1_21).contains("LD_PRELOAD cannot name a path with a blank"));
-        assert!(told("/opt/a:b/ucx", Epoch::V1_21).contains("with a colon"));
-        assert!(told("/opt/a:b/ucx", Epoch::V1_22).contains("UCX_PLUGIN_PATH"));
+        let refusal = |path: &str, epoch| nameable(Path::new(path), epoch).err().unwrap_or_default();
+        assert!(refusal("/opt/a b/ucx", Epoch::V1_21).contains("LD_PRELOAD cannot name a path with a blank"));
+        assert!(refusal("/opt/a:b/ucx", Epoch::V1_21).contains("with a colon"));
+        assert!(refusal("/opt/a:b/ucx", Epoch::V1_22).contains("UCX_PLUGIN_PATH"));
         // A blank is nothing to UCX.
-        assert_eq!(told("/opt/a b/ucx", Epoch::V1_22), "");
-        assert_eq!(told("/opt/ab/ucx", Epoch::V1_13), "");
+        assert_eq!(refusal("/opt/a b/ucx", Epoch::V1_22), "");
+        assert_eq!(refusal("/opt/ab/ucx", Epoch::V1_13), "");
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ucx_is_told() {
+    fn what_is_no_ucx_is_reported() {
         assert!(find(Some(Path::new("/nonexistent"))).is_err());
         assert!(find(Some(Path::new("/proc/self"))).unwrap_err().contains("no libuct in"));
     }

@@ -106,7 +106,7 @@ fn output_that_cannot_be_written_is_no_panic() {
         let errors = text(&output.stderr);
         assert!(errors.starts_with("strait: cannot write to standard output: "), "{args:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{args:?}: {errors}");
-        // Not even that can be told.
+        // Not even that can be written.
         let status = strait(args).stdout(full.try_clone().unwrap()).stderr(full).status().unwrap();
         assert_eq!(status.code(), Some(1), "{args:?}");
         // The reader has gone.
@@ -147,7 +147,7 @@ fn way(links: &str, peer: &str) -> (Value, Option<i32>) {
 }
 
 #[test]
-fn info_tells_of_links_and_which_a_peer_gets() {
+fn info_shows_links_and_which_a_peer_gets() {
     let Some(found) = info().filter(|found| found["provider"]["offered"] == true) else {
         eprintln!("skipped: the provider is not offered");
         return;
@@ -231,7 +231,7 @@ fn the_version_is_one_line() {
 }
 
 #[test]
-fn info_tells_what_there_is() {
+fn info_shows_what_there_is() {
     let words = text(&run(&["info"]).stdout);
     for word in ["strait", "libfabric", "provider", "link shm", "membarrier", "open files"] {
         assert!(words.lines().any(|line| line.starts_with(word)), "{word}: {words}");
@@ -258,7 +258,7 @@ fn info_without_the_provider_says_what_to_do() {
 }
 
 #[test]
-fn info_without_libfabric_still_tells_the_rest() {
+fn info_without_libfabric_still_shows_the_rest() {
     let output = run(&["info", "--libfabric", "/nonexistent/libfabric.so.1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stdout).contains("NOT FOUND"));
@@ -318,7 +318,7 @@ fn a_provider_that_is_not_there_is_no_hang() {
     assert!(begin.elapsed() < Duration::from_secs(60));
 }
 
-/// A peer that stops is noticed, and told.
+/// A peer that stops is noticed, and reported.
 #[test]
 fn a_stopped_peer_is_a_timeout() {
     if perf("shm", &["--tests", "lat", "--sizes", "8", "--reps", "2"]).is_none() {

@@ -91,8 +91,8 @@ fn settings_that_do_not_hold_are_problems() {
     assert_eq!(findings(&found, "settings", "problem"), Vec::<&Value>::new());
 }
 
-/// A file of the provider's name that is none, and one that is kept out: what is wrong is told, and nothing
-/// else.
+/// A file of the provider's name that is none, and one that is kept out: what is wrong is reported, and
+/// nothing else.
 #[test]
 fn a_provider_that_libfabric_passes_over_has_one_reason() {
     let (_, host) = json(strait(&["info", "--json"]).env_remove("FI_PROVIDER_PATH"));
@@ -122,7 +122,7 @@ fn a_provider_that_libfabric_passes_over_has_one_reason() {
 }
 
 #[test]
-fn libraries_are_found_by_their_names_and_told_apart_by_what_is_in_them() {
+fn libraries_are_found_by_their_names_and_distinguished_by_what_is_in_them() {
     let dir = scratch("doctor-libraries");
     for (name, contents) in [
         ("libmpi.so.40", "..Open MPI v5.0.3, .. mca_mtl_ofi_component"),
@@ -157,7 +157,7 @@ fn libraries_are_found_by_their_names_and_told_apart_by_what_is_in_them() {
 }
 
 #[test]
-fn wrong_usage_is_told_as_such() {
+fn wrong_usage_is_reported_as_such() {
     for args in [&["doctor", "--nonsense"][..], &["doctor", "--"], &["top", "--delay", "x"], &["top", "x"]] {
         let output = strait(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -166,7 +166,7 @@ fn wrong_usage_is_told_as_such() {
 }
 
 #[test]
-fn a_program_that_does_not_use_strait_is_told_why() {
+fn the_reason_why_a_program_does_not_use_strait_is_reported() {
     let run = |program: &[&str]| {
         let mut command = strait(&["doctor", "--"]);
         command.args(program).output().unwrap()
@@ -195,9 +195,9 @@ fn a_program_that_does_not_use_strait_is_told_why() {
 fn a_signal_ends_the_program_and_not_the_answer() {
     use std::io::{BufRead, BufReader};
     let dir = scratch("doctor-signals");
-    let program = "trap 'echo told; kill $!; exit 5' TERM; sleep 300 & echo ready; wait";
+    let program = "trap 'echo signalled; kill $!; exit 5' TERM; sleep 300 & echo ready; wait";
     for (signal, says, status) in [
-        (libc::SIGTERM, "told\n", "exit status: 5"),
+        (libc::SIGTERM, "signalled\n", "exit status: 5"),
         (libc::SIGINT, "", "signal: 2"),
         (libc::SIGHUP, "", "signal: 1"),
     ] {
@@ -282,7 +282,7 @@ fn a_program_that_hangs_is_ended_after_the_time_limit() {
 
 /// `strait perf` over strait, run by the doctor, if that is offered here.
 #[test]
-fn a_program_that_uses_strait_is_told_what_went_which_way() {
+fn what_went_which_way_is_reported_of_a_program_that_uses_strait() {
     let offered = strait(&["info"]).output().unwrap().status.success();
     if !offered {
         eprintln!("skipped: provider strait is not offered here; set FI_PROVIDER_PATH");

@@ -119,7 +119,7 @@ fn what_a_process_leaves_in_its_group_ends_with_it() {
 }
 
 #[test]
-fn a_process_whose_output_goes_nowhere_is_told() {
+fn a_process_whose_output_goes_nowhere_has_an_error() {
     let mut child =
         strait(&["-n", "1", "--lines", "yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -130,7 +130,7 @@ fn a_process_whose_output_goes_nowhere_is_told() {
 }
 
 #[test]
-fn children_are_told_of_also_where_their_end_is_ignored() {
+fn children_are_reported_also_where_their_end_is_ignored() {
     let mut command = strait(&["-n", "2", "true"]);
     // SAFETY: signal(2) is a system call and allocates nothing.
     unsafe {

@@ -42,7 +42,7 @@ fn name(path: &Path) -> &str {
 }
 
 #[test]
-fn a_file_is_read_copied_and_made_and_the_bytes_are_told_by_path() {
+fn a_file_is_read_copied_and_made_and_the_bytes_are_reported_by_path() {
     let scratch = Scratch::new("storage-host");
     let (file, other) = (scratch.0.join("file"), scratch.0.join("other"));
     std::fs::write(&file, content(300_000)).unwrap();
@@ -94,7 +94,7 @@ fn a_window_that_a_device_publishes_is_memory_too() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     for args in [
         &[][..],
         &["--size", "0", "x"],

@@ -119,7 +119,7 @@ static void step(int n)
 	}
 }
 
-/* Likewise, with progress. */
+/* As step(), with progress. */
 static void step_polling(int n)
 {
 	uint64_t start = now_ns();

@@ -265,6 +265,6 @@ int main(int argc, char **argv)
 	if (bad)
 		printf("random FAILED, seed %lu\n", seed);
 	else
-		printf("random ok: seed %lu, %lu messages, told to try again %lu times, %lu receives cancelled\n", seed, sh->messages, sh->again, sh->cancelled);
+		printf("random ok: seed %lu, %lu messages, FI_EAGAIN %lu times, %lu receives cancelled\n", seed, sh->messages, sh->again, sh->cancelled);
 	return bad;
 }

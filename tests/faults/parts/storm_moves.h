@@ -339,7 +339,7 @@ static void rma_one(int k)
 	}
 	w->len = 8 + (draw(2) ? draw(SUB / 2 - 8) : draw(9000));
 	if (what == 2 && w->len <= f.info->tx_attr->inject_size) {
-		/* No process is told of it. */
+		/* It has no completion. */
 		paint(w->buf, 0, w->len, rnd);
 		HERE();
 		(void)!fi_inject_write(f.ep, w->buf, w->len, p->addr, part + SUB / 2, p->keys[r]);
@@ -471,10 +471,10 @@ static void look_for_hangs(void)
 
 		if (waits)
 			w->posted = now; /* a receive may wait for as long as there is a peer to send */
-		if (w->busy && !w->told && now - w->posted > WATCHDOG) {
+		if (w->busy && !w->reported && now - w->posted > WATCHDOG) {
 			FOUND(hangs, "kind %d, %zu bytes, peer %d.%lu (%s), posted %lu ms ago, cancelled %d", w->kind, w->len, w->peer,
 			      w->gen, w->gen > sh->slots[w->peer].doomed ? "lives" : "is gone", (now - w->posted) / 1000000, w->cancelled);
-			w->told = 1;
+			w->reported = 1;
 		}
 	}
 }

@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <sys/syscall.h>
 
-/* A place in this program is told as a part and a line. */
+/* A place in this program is printed as a part and a line. */
 static const char *const parts[] = {"storm.c", "storm_work.h", "storm_moves.h", "storm_process.h", "storm_ledger.h"};
 
 #define WATCHDOG 8000000000u
@@ -39,7 +39,7 @@ struct slot {
 	volatile uint64_t gen, key[REGIONS], at[REGIONS], epoch[REGIONS], born[REGIONS];
 	struct name name;
 	volatile uint64_t doomed;		   /* the last incarnation that has ended, or is about to */
-	volatile uint64_t epochs_over[REGIONS]; /* likewise of its regions */
+	volatile uint64_t epochs_over[REGIONS]; /* the same of its regions */
 	volatile uint64_t beat;
 	volatile int where; /* part and line of the call it is in */
 };
@@ -76,7 +76,7 @@ static struct fab f;
 static uint64_t draw(uint64_t n) { return next_random(&rnd) % n; }
 static int has(unsigned deed) { return !(without & deed); }
 
-/* Tells of a finding, if not too many were told. */
+/* Reports a finding, if not too many were reported. */
 #define FOUND(counter, ...)                                                                     \
 	do {                                                                                    \
 		COUNT(counter, 1);                                                              \
@@ -166,7 +166,7 @@ enum kind { SENDS, RECVS, WRITES, READS, FETCHES };
 struct work {
 	struct fi_context2 room;
 	enum kind kind;
-	int busy, class, directed, cancelled, told;
+	int busy, class, directed, cancelled, reported;
 	unsigned char *buf;
 	size_t room_len, len;
 	int peer, region;
@@ -232,7 +232,7 @@ static size_t lay_out(int slot)
 static void give_back(struct work *w)
 {
 	memset(w->buf, CANARY, w->room_len);
-	w->busy = w->told = 0;
+	w->busy = w->reported = 0;
 }
 
 /* Before a buffer is used again. */

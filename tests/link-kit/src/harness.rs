@@ -173,7 +173,7 @@ pub(crate) trait Drive: Harness {
         self.join(a, b)
     }
 
-    /// Likewise, of these.
+    /// As [`Harness::pair`], of these.
     fn join(&mut self, mut a: Self::Link, mut b: Self::Link) -> Ends<Self::Link> {
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
         self.say(&mut a, to_b, b"hello");

@@ -222,7 +222,7 @@ fn what_a_peer_leaves_undone_when_it_ends_fails() {
         if let Some(c) = a.next() {
             break c;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing tells of the end");
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing reports the end");
         sleep(Duration::from_micros(20));
     };
     assert_eq!((c.ctx.0, c.err), (5, Some(Error::Reset)));

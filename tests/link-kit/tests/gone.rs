@@ -100,11 +100,11 @@ fn end<L: RmaLink>(
 
 /// What is posted to a peer which is not there.
 fn all_end<L: RmaLink>(node: &mut Node<L>) {
-    let (to, told) = (node.peer, OpFlags::COMPLETION);
+    let (to, completes) = (node.peer, OpFlags::COMPLETION);
     for len in LENS {
         let span = [Span::leak(len)];
         let remote = [there(0, len, 7)];
-        for flags in [told, told | OpFlags::DELIVERY, OpFlags::INJECT] {
+        for flags in [completes, completes | OpFlags::DELIVERY, OpFlags::INJECT] {
             if flags == OpFlags::INJECT && len > LENS[0] {
                 continue;
             }
@@ -113,7 +113,7 @@ fn all_end<L: RmaLink>(node: &mut Node<L>) {
                 end(node, "a tagged one", |n| send(n, span[0], &Send { flags, ..tagged(to, &span, 3, 1) })),
                 end(node, "a write", |n| n.domain.rma(n.ep, &Rma { flags, ..write(to, &span, &remote, 1) })),
                 end(node, "a read", |n| {
-                    n.domain.rma(n.ep, &Rma { flags: told, ..read(to, &span, &remote, 1) })
+                    n.domain.rma(n.ep, &Rma { flags: completes, ..read(to, &span, &remote, 1) })
                 }),
             ];
             assert_eq!(found, [Some(Error::Refused); 4], "{len} bytes, {flags:?}");
@@ -229,7 +229,7 @@ fn all_end_beside_receives<L: RmaLink>(open: impl Fn() -> L) {
 /// From one post to the next of a program that tries seldom: what came of the one before is no news by then.
 const SELDOM: Duration = Duration::from_millis(1050);
 
-/// A post that is tried again so seldom ends all the same, also where receives that name the peer are told of
+/// A post that is tried again so seldom ends all the same, also where receives that name the peer complete at
 /// each end before.
 fn ends_if_tried_seldom<L: RmaLink>(what: &str, mut node: Node<L>, receives: bool) {
     let (at, span) = (node.peer, Span::leak(8));
@@ -259,7 +259,7 @@ fn ends_if_tried_seldom<L: RmaLink>(what: &str, mut node: Node<L>, receives: boo
     panic!("{what}, receives {receives}: a message is to be tried again and again");
 }
 
-/// Likewise, with a peer that never was there.
+/// As [`ends_if_tried_seldom`], with a peer that never was there.
 fn ends_alone_if_tried_seldom<L: RmaLink>(what: &str, open: impl Fn() -> L, receives: bool) {
     let (_kept, node) = alone(open);
     ends_if_tried_seldom(what, node, receives);

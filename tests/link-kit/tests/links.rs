@@ -124,7 +124,7 @@ fn two_further(net: &mut KeyedNet) -> Links {
 }
 
 #[test]
-fn what_speaks_against_each_other_link_is_told() {
+fn what_speaks_against_each_other_link_is_reported() {
     let mut net = KeyedNet::new(Pace::default());
     let mut links = two_further(&mut net);
     links.set_absent("tcp", "the test has none".into());
@@ -143,16 +143,16 @@ fn what_speaks_against_each_other_link_is_told() {
 }
 
 #[test]
-fn links_are_told_of_with_those_that_are_not_to_be_had() {
+fn links_are_reported_with_those_that_are_not_to_be_had() {
     let mut net = KeyedNet::new(Pace::default());
     let mut links = two_further(&mut net);
     links.set_absent("tcp", "the test has none".into());
-    let told = |links: &Links| -> Vec<(&str, bool)> {
+    let standing = |links: &Links| -> Vec<(&str, bool)> {
         links.standing().iter().map(|s| (s.link, s.offers.is_ok())).collect()
     };
-    assert_eq!(told(&links), [("shm", true), ("keyed", true), ("keyed", true), ("tcp", false)]);
+    assert_eq!(standing(&links), [("shm", true), ("keyed", true), ("keyed", true), ("tcp", false)]);
     links.set_shm(false);
-    assert_eq!(told(&links), [("shm", false), ("keyed", true), ("keyed", true), ("tcp", false)]);
+    assert_eq!(standing(&links), [("shm", false), ("keyed", true), ("keyed", true), ("tcp", false)]);
     let near = links.peer(&Addr::new("127.0.0.1:7".parse().expect("an address")));
     let line = links.describe(near);
     assert!(line.contains("; not shm: shared memory is not to be used; not keyed: keyed comes"), "{line}");

@@ -85,7 +85,7 @@ twins! {
     LosesFrameLookedAt: MemHarness polls::all_ways_to_poll_together_lose_nothing "is next";
     LosesFramePutBack: MemHarness polls::all_ways_to_poll_together_lose_nothing "is next";
     LooksAtAnyPeer: MemHarness polls::frames_of_one_peer_are_those_of_that_peer "a frame of another peer";
-    HasAlwaysFrames: MemHarness polls::a_link_that_is_told_to_have_frames_has_one "all frames were taken";
+    HasAlwaysFrames: MemHarness polls::a_link_that_is_said_to_have_frames_has_one "all frames were taken";
     ForgetsNames: MemHarness peers::a_name_is_one_peer_and_a_peer_one_name "the name of a peer";
     OneNumberForTwo: MemHarness peers::a_name_is_one_peer_and_a_peer_one_name "two names are one peer";
     ChangesPath: MemHarness peers::a_path_stays_as_it_is_and_holds_what_it_has_to "after a frame to it";
@@ -100,14 +100,14 @@ twins! {
         Loopback host::a_caller_of_this_host_is_refused_where_another_link_serves_it "";
     ForgetsConnected: MemHarness peers::a_peer_that_is_connected_is_not_forgotten "given to another";
     NeverForgets: MemHarness peers::a_number_that_was_forgotten_may_be_anothers "are used again";
-    DescribesNothing: MemHarness peers::what_a_path_is_like_is_told_in_one_line "no line on a path";
-    TellsEndFirst:
-        MemHarness ends::an_end_is_told_once_and_after_all_frames "no frame, but Closed",
+    DescribesNothing: MemHarness peers::what_a_path_is_like_is_described_in_one_line "no line on a path";
+    ReportsEndFirst:
+        MemHarness ends::an_end_is_reported_once_and_after_all_frames "no frame, but Closed",
         KeyedHarness returns::frames_of_a_successor_come_after_the_end_of_the_former "but Closed";
-    TellsEndTwice:
-        MemHarness ends::an_end_is_told_once_and_after_all_frames "nothing more was to come, but Closed",
+    ReportsEndTwice:
+        MemHarness ends::an_end_is_reported_once_and_after_all_frames "nothing more was to come, but Closed",
         KeyedHarness returns::a_successor_is_connected_to_anew_under_the_same_number "but Closed";
-    TellsNoEnd: MemHarness ends::an_end_is_told_to_those_that_only_sent "waited in vain: the end of a peer";
+    ReportsNoEnd: MemHarness ends::an_end_is_reported_to_those_that_only_sent "waited in vain: the end of a peer";
     CutsNobodyOff:
         MemHarness ends::a_peer_that_is_cut_off_is_closed_and_others_are_not "that was cut off",
         KeyedHarness returns::a_peer_that_was_cut_off_can_be_connected_anew "the end of a peer";
@@ -120,7 +120,7 @@ twins! {
         KeyedHarness sleep::an_end_wakes "the end of a peer does not wake",
         KeyedHarness sleep::room_wakes "room does not wake",
         KeyedHarness sleep::room_that_was_made_before_a_poll_wakes "room does not wake",
-        KeyedHarness sleep::an_end_that_is_still_to_be_told_wakes "was cut off does not wake",
+        KeyedHarness sleep::an_end_that_is_still_to_be_reported_wakes "was cut off does not wake",
         KeyedHarness sleep::a_channel_wakes "that was made does not wake",
         KeyedHarness sleep_in_flight::an_operation_that_is_over_wakes "and does not wake";
     SaysItIsArmed: KeyedHarness sleep::an_armed_link_says_so_until_it_is_polled "says that it is armed";
@@ -152,18 +152,18 @@ twins! {
     AccessesInTheCall: KeyedHarness frames_only::what_is_not_done_in_a_call_is_refused_for_good "left == right";
     IsDoneAtOnce: KeyedHarness handles::bytes_are_there_when_an_access_is_over "bytes that were";
     IsDoneTwice:
-        KeyedHarness handles::operations_are_told_apart "one that is in flight",
-        KeyedHarness handles::an_operation_to_a_peer_that_ends_is_told_of_once "Done";
+        KeyedHarness handles::operations_are_distinguished "one that is in flight",
+        KeyedHarness handles::an_operation_to_a_peer_that_ends_is_reported_once "Done";
     SaysAllIsDone:
-        KeyedHarness handles::memory_without_a_handle_is_refused "never told of",
+        KeyedHarness handles::memory_without_a_handle_is_refused "never exported",
         KeyedHarness handles::nothing_outside_of_a_handle_is_touched "beyond the end";
-    ReusesOperations: KeyedHarness handles::operations_are_told_apart "was given out before";
-    ExportsAgain: KeyedHarness handles::a_handle_is_told_once_to_each_peer "it was told";
-    ExportsOncePerLink: KeyedHarness handles::a_handle_is_told_once_to_each_peer "another peer was not";
+    ReusesOperations: KeyedHarness handles::operations_are_distinguished "was given out before";
+    ExportsAgain: KeyedHarness handles::a_handle_is_exported_once_to_each_peer "it was exported";
+    ExportsOncePerLink: KeyedHarness handles::a_handle_is_exported_once_to_each_peer "another peer was not";
     NeverCancels:
-        KeyedHarness handles::a_cancelled_operation_touches_nothing_and_is_not_told_of "accessed after a cancel";
-    TellsOfCancelled:
-        KeyedHarness handles::a_cancelled_operation_touches_nothing_and_is_not_told_of "is in flight, but Done";
+        KeyedHarness handles::a_cancelled_operation_touches_nothing_and_is_not_reported "accessed after a cancel";
+    ReportsCancelled:
+        KeyedHarness handles::a_cancelled_operation_touches_nothing_and_is_not_reported "is in flight, but Done";
     NeverTakesBack: KeyedHarness flights::memory_that_was_taken_back_in_flight_is_not_touched "after it was taken back";
     AllowsTakenBackStarts:
         KeyedHarness handles::a_request_that_was_taken_back_starts_and_moves_nothing "that was taken back";

@@ -6,8 +6,8 @@
  *
  * pairs: a put has come when the target sees it: by the synchronization itself (fence, PSCW), or by a flag that is put once the
  * bytes are there (flush between), and which the target polls with MPI_Win_sync. One way is half of there and back. A get is
- * complete at its origin; nothing tells it that there is something to get, and what it gets is the same each time. A pull is a message by a get:
- * the target stores new bytes into its window and tells the origin, by the synchronization or a flag, which gets them; one way
+ * complete at its origin; nothing notifies it that there is something to get, and what it gets is the same each time. A pull is a message by a get:
+ * the target stores new bytes into its window and notifies the origin, by the synchronization or a flag, which gets them; one way
  * is half of there and back.
  * random: rank 0 to random peers, each message with its flag, or by MPI_Send.
  *

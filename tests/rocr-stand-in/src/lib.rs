@@ -162,14 +162,14 @@ pub unsafe extern "C" fn hsa_amd_memory_pool_free(at: Ptr) -> c_int {
     if find(at as usize).is_none_or(|r| r.base != at as usize) {
         return INVALID_ALLOCATION;
     }
-    let told = {
+    let called = {
         let mut state = state();
-        let (told, kept) = state.watchers.drain(..).partition(|(a, ..)| *a == at as usize);
+        let (called, kept) = state.watchers.drain(..).partition(|(a, ..)| *a == at as usize);
         state.watchers = kept;
-        let told: Vec<(usize, unsafe extern "C" fn(Ptr, Ptr), usize)> = told;
-        told
+        let called: Vec<(usize, unsafe extern "C" fn(Ptr, Ptr), usize)> = called;
+        called
     };
-    for (_, call, user) in told {
+    for (_, call, user) in called {
         unsafe { call(at, user as Ptr) };
     }
     memory::free(at as usize);

@@ -24,7 +24,7 @@ pub struct Program(*mut c_void);
 
 // SAFETY: a library's handle may be used from any thread.
 unsafe impl Send for Program {}
-// SAFETY: likewise.
+// SAFETY: a library's handle may be used from any thread.
 unsafe impl Sync for Program {}
 
 /// Calls `$name`, whose parameters have these types; panics if it refuses.

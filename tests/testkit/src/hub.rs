@@ -76,7 +76,7 @@ pub(crate) struct Hub {
     pub(crate) devices: Vec<Span>,
     /// They are all the memory of one.
     pub(crate) one_device: bool,
-    /// Whether others reach bounce buffers, and those that they were told of.
+    /// Whether others reach bounce buffers, and those that were exported to them.
     pub(crate) bounces: bool,
     pub(crate) rooms: Vec<Span>,
     /// Operations that ended well later, and how many are to fail before and after they were started.
@@ -293,7 +293,7 @@ impl Hub {
         self.way(from, to).items.iter_mut().filter_map(frame).collect()
     }
 
-    /// `at` ends: what it sent still arrives, then every station that it ever met is told.
+    /// `at` ends: what it sent still arrives, then every station that it ever met has an event.
     pub(crate) fn kill(&mut self, at: Place) {
         self.stations[at].alive = false;
         self.stations[at].epoch += 1;

@@ -78,7 +78,7 @@ pub enum Direct {
     Later,
     /// By operations that end later, in any order, between frames.
     AnyOrder,
-    /// Likewise, but that memory is got alone, and none put.
+    /// As of `AnyOrder`, but that memory is got alone, and none put.
     Gets,
     /// There is no such thing, of the host's memory or a device's: all goes in frames.
     Frames,

@@ -26,7 +26,7 @@ pub struct MemLink {
     /// A frame that was put back, and the peer it is of.
     back: Option<(PeerId, Vec<u8>)>,
     /// Handles that peers were sent, and have sent.
-    pub(crate) told: Vec<(Place, u64)>,
+    pub(crate) exported: Vec<(Place, u64)>,
     pub(crate) learned: Vec<(Place, u64, u64)>,
     /// Operations in flight, whose bytes are copied when they are over.
     pub(crate) flying: Vec<Flight>,
@@ -64,14 +64,14 @@ impl MemLink {
     fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
         hub.borrow_mut().flying.insert(at, 0);
         let hub = hub.clone();
-        let (told, learned) = (Vec::new(), Vec::new());
+        let (exported, learned) = (Vec::new(), Vec::new());
         MemLink {
             hub,
             at,
             peers: Vec::new(),
             held: None,
             back: None,
-            told,
+            exported,
             learned,
             flying: Vec::new(),
             armed: false,
@@ -374,7 +374,7 @@ impl FrameLink for MemLink {
             }
             Item::Closed(why) => {
                 let place = self.place_of(from);
-                self.told.retain(|t| t.0 != place);
+                self.exported.retain(|t| t.0 != place);
                 self.learned.retain(|l| l.0 != place);
                 Event::Closed(from, why)
             }

@@ -312,7 +312,7 @@ impl Net {
         self.hub.borrow_mut().refuse(from, to, None);
     }
 
-    /// Ends a node. What it has sent still arrives; then all nodes that it met are told.
+    /// Ends a node. What it has sent still arrives; then all nodes that it met have an event.
     pub fn kill(&mut self, at: Place) {
         // Nothing reaches or leaves what takes the node's place for now.
         self.nodes[at] = Node::new(&self.setup, MemLink::rejoin(&self.hub, at));

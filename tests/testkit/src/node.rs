@@ -26,7 +26,7 @@ pub struct Node {
     pub tx_cq: CqId,
     /// Where receives complete.
     pub rx_cq: CqId,
-    /// What quick looks at that queue, when it was empty, have told; `None` if there are none.
+    /// What quick looks at that queue, when it was empty, have found; `None` if there are none.
     seen: Option<VecDeque<Completion>>,
 }
 

@@ -113,7 +113,7 @@ impl RmaLink for MemLink {
             {
                 hub.rooms.push(*s);
             }
-            if !hub.rooms.contains(s) && self.told.contains(&(place, base))
+            if !hub.rooms.contains(s) && self.exported.contains(&(place, base))
                 || out.iter().any(|h| h.base.get() == base)
             {
                 continue;
@@ -129,7 +129,7 @@ impl RmaLink for MemLink {
     fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
         let place = self.place_of(peer);
         match what {
-            HandleNote::Exported(handle) => self.told.push((place, handle.base.get())),
+            HandleNote::Exported(handle) => self.exported.push((place, handle.base.get())),
             HandleNote::Imported(handle) => {
                 self.learned.push((place, handle.base.get(), handle.len.get()));
             }

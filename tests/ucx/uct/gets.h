@@ -91,7 +91,7 @@ static void find_no_descriptor(uct_ep_h to) {
     if (setrlimit(RLIMIT_NOFILE, &before) != 0) die("setrlimit");
 }
 
-/* After the descriptor was armed UCX may sleep, and it tells of no copy that is left to progress: none is, of those posted
+/* After the descriptor was armed UCX may sleep, and it reports no copy that is left to progress: none is, of those posted
  * before and after. `busy`: an endpoint that has no channel yet. */
 static void gets_of_a_sleeper(uct_ep_h busy) {
     double limit = now() + 60;
@@ -107,12 +107,12 @@ static void gets_of_a_sleeper(uct_ep_h busy) {
         if (waits && before.count > 1) die("it is armed, and get %d waits for progress", k);
         if (busy != NULL) find_no_descriptor(busy);
         memset(here + k * GET, 0, GET);
-        if (get_large(k, &comp) != UCS_OK) die("get %d waits for progress, of which no descriptor tells", k);
+        if (get_large(k, &comp) != UCS_OK) die("get %d waits for progress, which no descriptor reports", k);
         has_come(k, 5);
     }
 }
 
-/* Likewise while a channel to another interface waits to be opened. */
+/* The same while a channel to another interface waits to be opened. */
 static void gets_of_a_sleeper_that_connects(void) {
     char *address = calloc(1, 256), *theirs = peer_iface;
     uct_iface_h other;
@@ -158,7 +158,7 @@ static void test_gets(void) {
     memset(there, 5, GETS * GET);
     open_pair(0, 0);
     check(uct_md_mem_reg(md, there, GETS * GET, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-    tell_key(memh, there);
+    send_key(memh, there);
     hear_key(&source);
     meet();
     for (int turn = 0; turn < 2; turn++) {

@@ -61,7 +61,7 @@ static void test_order(void) {
         open_pair(0, 0);
         memory[0] = 5;
         check(uct_md_mem_reg(md, memory, 4096, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-        tell_key(memh, memory);
+        send_key(memh, memory);
         hear_key(&r);
         /* Nothing was sent yet: the first swap begins the connection, and is pending until the target has answered. */
         meet_idle();

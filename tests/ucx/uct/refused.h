@@ -75,7 +75,7 @@ static void test_refused(void) {
     memset(from, 5, SIZE);
     open_pair(0, 0);
     check(uct_md_mem_reg(md, from, SIZE, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
-    tell_key(memh, from);
+    send_key(memh, from);
     hear_key(&r);
     /* By CMA. */
     while ((status = uct_ep_get_short(ep, &c, 1, r.addr, r.key.rkey)) == UCS_ERR_NO_RESOURCE) progress();

@@ -61,7 +61,7 @@ static strait::gaspi::call_table table()
 		}
 		const int rc = q == reads ? reads_rc : success;
 		if (q == reads)
-			reads_rc = success; /* told once */
+			reads_rc = success; /* returned once */
 		return rc;
 	};
 	t.notify_waitsome = [](u32, u32, u32, u32 *, u64) -> int { return calls++, timeout_rc; };
@@ -145,7 +145,7 @@ static void get_8(const host &h, u32 which, u64 at)
 	CHECK(open(&w, h.context(), 0, 0, which) == ok && get<scope::thread>(w, memory[0] + at, 0, 8) == ok);
 }
 
-/* A read that failed is told of once, and whichever ring asks: none of those that read takes it for success; those that did not go on. */
+/* A read that failed is reported once, and whichever ring asks: none of those that read takes it for success; those that did not go on. */
 static void failed_reads(bool in_an_atomic)
 {
 	host h(some());

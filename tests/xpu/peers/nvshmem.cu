@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The device library beside NVSHMEM's, in turns, between the same two GPUs and in the same symmetric memory, which NVSHMEM
- * maps; and NVSHMEM's own puts over whatever transport it was told to take. Two processes, each of
+ * maps; and NVSHMEM's own puts over whatever transport it was set to take. Two processes, each of
  *
  *     nvshmem RANK UIDFILE compare|probe|proxy        probe: of compare what is short, times of few ways
  *

@@ -1,4 +1,4 @@
-//! Command lists, and the events that tell when a copy is done.
+//! Command lists, and the events that report when a copy is done.
 
 use super::*;
 

@@ -168,9 +168,9 @@ mod tests {
         assert_eq!(found(), [(5, true, false)]);
         poller.change(&at_one, 5, Watch::Once).unwrap();
         assert_eq!(found(), [(5, true, false)]);
-        assert_eq!(found(), [], "it was told of");
+        assert_eq!(found(), [], "it was reported");
         poller.change(&at_one, 5, Watch::Once).unwrap();
-        assert_eq!(found(), [(5, true, false)], "what is there is told of once more");
+        assert_eq!(found(), [(5, true, false)], "what is there is reported once more");
         assert!(poller.change(&one, 5, Watch::Read).is_err());
     }
 }

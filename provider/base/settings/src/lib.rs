@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none_are_told() {
+    fn names_that_are_none_are_reported() {
         let lines =
             unknown(["FI_STRAIT_RNG_SIZE", "PATH", "FI_STRAIT_CMA", "FI_STRAIT_COLOUR", "FI_PROVIDER"]);
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines[0].starts_with("FI_STRAIT_COLOUR ") && lines[0].contains("FI_STRAIT_CONNECT_TIMEOUT"));
         assert!(lines[1].ends_with("is FI_STRAIT_RING_SIZE meant?"), "{lines:?}");
-        // Variables are told apart by case.
+        // The case of letters counts.
         assert_eq!(unknown(["FI_STRAIT_cma"]).len(), 1);
     }
 }

@@ -189,12 +189,12 @@ mod tests {
     use crate::table::{ALL, CMA, CONNECT_TIMEOUT, EAGER_SIZE, PORTS, UNEXPECTED_SIZE};
 
     #[test]
-    fn a_value_that_is_no_text_is_told_of_and_not_shown() {
+    fn a_value_that_is_no_text_is_reported_and_not_shown() {
         for setting in ALL {
             assert_eq!(setting.text("a text".into()), Ok("a text".to_owned()));
-            let told = setting.text(OsString::from_vec(b"se\xffcret".to_vec())).unwrap_err();
-            assert!(told.starts_with(&format!("{} is no text", setting.variable())), "{told}");
-            assert!(!told.contains("cret"), "{told}");
+            let complaint = setting.text(OsString::from_vec(b"se\xffcret".to_vec())).unwrap_err();
+            assert!(complaint.starts_with(&format!("{} is no text", setting.variable())), "{complaint}");
+            assert!(!complaint.contains("cret"), "{complaint}");
         }
     }
 
@@ -222,22 +222,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_told_and_ignored() {
+    fn what_is_no_value_is_reported_and_ignored() {
         let bad = ["abc", "-5", "1.5M", "K", "1KB", "0x10", "1 M M", "+1", "1T", "١"];
         for text in bad {
             let r = RING_SIZE.read(text);
-            let told = r.complaint.unwrap();
+            let complaint = r.complaint.unwrap();
             assert_eq!(r.value, None, "{text}");
-            assert!(told.contains(&format!("FI_STRAIT_RING_SIZE={text} ")), "{told}");
-            assert!(told.contains("520192") && told.contains("24K to 16M"), "{told}");
+            assert!(complaint.contains(&format!("FI_STRAIT_RING_SIZE={text} ")), "{complaint}");
+            assert!(complaint.contains("520192") && complaint.contains("24K to 16M"), "{complaint}");
         }
         assert!(CONNECT_TIMEOUT.read("3s").complaint.unwrap().contains("milliseconds from 0"));
-        let told = CMA.read("maybe").complaint.unwrap();
-        assert!(told.contains("default is used (yes)") && told.contains("yes or no"), "{told}");
+        let complaint = CMA.read("maybe").complaint.unwrap();
+        assert!(
+            complaint.contains("default is used (yes)") && complaint.contains("yes or no"),
+            "{complaint}"
+        );
     }
 
     #[test]
-    fn what_is_out_of_range_is_cut_and_told() {
+    fn what_is_out_of_range_is_cut_and_reported() {
         for (text, used, how) in [
             ("1K", 24576, "less than the least"),
             ("99999999999", 16 << 20, "more than the most"),
@@ -245,11 +248,13 @@ mod tests {
             ("99999999999999999G", 16 << 20, "more than the most"),
         ] {
             let r = RING_SIZE.read(text);
-            let told = r.complaint.clone().unwrap();
+            let complaint = r.complaint.clone().unwrap();
             assert_eq!(r.number(), Some(used));
             assert!(
-                told.contains(how) && told.contains(&used.to_string()) && told.contains("24K to 16M"),
-                "{told}"
+                complaint.contains(how)
+                    && complaint.contains(&used.to_string())
+                    && complaint.contains("24K to 16M"),
+                "{complaint}"
             );
         }
     }

@@ -240,12 +240,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_not_there_is_told() {
-        let told = probe(std::process::id() as i32, 16);
-        assert!(!told.starts_with("read") && told.len() > 1, "{told}");
+    fn memory_that_is_not_there_is_reported() {
+        let answer = probe(std::process::id() as i32, 16);
+        assert!(!answer.starts_with("read") && answer.len() > 1, "{answer}");
         let bytes = *b"0123456789abcdef";
-        let told = probe(std::process::id() as i32, bytes.as_ptr().expose_provenance());
-        assert!(told == "read 0123456789abcdef\n" || told.contains("permitted"), "{told}");
+        let answer = probe(std::process::id() as i32, bytes.as_ptr().expose_provenance());
+        assert!(answer == "read 0123456789abcdef\n" || answer.contains("permitted"), "{answer}");
     }
 
     #[test]

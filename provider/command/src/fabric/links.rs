@@ -35,14 +35,14 @@ unsafe fn ops(library: &Library, fid: *mut sys::fid) -> Result<*const LinkOps, E
     let rc = unsafe { open(fid, NAME.as_ptr(), 0, &mut ops, null_mut()) };
     library.check(
         rc,
-        "asking the provider what it tells of links (one that is older than this command tells nothing)",
+        "asking the provider what it reports of links (one that is older than this command reports nothing)",
     )?;
     let ops: *const LinkOps = ops.cast_const().cast();
     // SAFETY: the provider's table, which begins with its size.
     match !ops.is_null() && unsafe { (*ops).size } >= offset_of!(LinkOps, links) + size_of::<usize>() {
         true => Ok(ops),
         false => {
-            Err(Error::Unsupported("the provider's table of what it tells of links is too short".into()))
+            Err(Error::Unsupported("the provider's table of what it reports of links is too short".into()))
         }
     }
 }

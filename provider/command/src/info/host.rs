@@ -13,7 +13,7 @@ pub fn links(status: Result<Vec<LinkStatus>, Error>) -> Vec<Link> {
     let mut links: Vec<Link> = match status {
         Ok(status) => status.into_iter().map(|(name, ok, text)| link(&name, ok, text)).collect(),
         Err(error) => {
-            let other = |name| link(name, false, format!("the provider does not tell: {error}"));
+            let other = |name| link(name, false, format!("the provider does not report it: {error}"));
             vec![
                 link("shm", true, link::shm_offers(&link::OpenOptions::default())),
                 other("tcp"),

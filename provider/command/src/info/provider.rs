@@ -67,7 +67,7 @@ fn advice(library: &Library, loaded: Option<&str>) -> Vec<String> {
             lines.push(format!("{} exists, but libfabric did not take it", file.display()));
             lines.push(match load(&file) {
                 Err(error) => format!("it cannot be used: {error}"),
-                Ok(()) => "it can be loaded: FI_LOG_LEVEL=warn strait info may tell more".into(),
+                Ok(()) => "it can be loaded: FI_LOG_LEVEL=warn strait info may say more".into(),
             });
         }
         None => {

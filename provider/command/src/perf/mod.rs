@@ -110,7 +110,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         let mut why = String::from("not available for this");
         if provider == crate::info::NAME {
             let advice = crate::info::not_offered(&library);
-            why = if advice.is_empty() { why + "; `strait info` tells why" } else { advice.join("; ") };
+            why = if advice.is_empty() { why + "; `strait info` says why" } else { advice.join("; ") };
         }
         say!("strait perf: provider {provider} measured nothing: {why}");
     }

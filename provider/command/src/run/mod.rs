@@ -24,7 +24,7 @@ pub use job::run;
 #[command(after_help = "\
 Each process gets STRAIT_RANK, STRAIT_SIZE and, by STRAIT_EXCHANGE, a socket by which libstrait_rpipe finds the others.
 Rank 0 reads standard input, unless that is a terminal. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on.
-If a process is killed or ends with another exit code than 0, the others are told why, get SIGTERM, and later SIGKILL.
+If a process is killed or ends with another exit code than 0, the others get the reason, SIGTERM, and later SIGKILL.
 
 Exits with the exit code of the first process that failed, with 128 and its number for a signal, with 127 if there is no
 such program, with 2 for wrong usage, and else with 0.

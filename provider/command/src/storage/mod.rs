@@ -265,7 +265,7 @@ fn copy(options: &Options, to: &Path) -> Result<Found, Error> {
             )));
         }
         let begin = Instant::now();
-        // SAFETY: likewise.
+        // SAFETY: memory of that length, which stays.
         let put = unsafe { into.write(memory.addr(), len, at) }.map_err(failed)?;
         took[1] += begin.elapsed().as_secs_f64();
         at += put as u64;

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_attached_is_told_and_is_not_there() {
+    fn what_cannot_be_attached_is_reported_and_is_not_there() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let wait = Arc::new(Wait::default());
         wait.fd().unwrap();

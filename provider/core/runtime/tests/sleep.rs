@@ -103,8 +103,8 @@ fn each_sleeper_is_woken_for_what_it_waits_for<L: Pair>() {
     // A third sleeper, with a queue that has no endpoint.
     let (other_cq, other_wait) = (b.runtime.lock().cq_open(8), Arc::default());
     let woken = || [&b.wait, &b.cntr_wait, &other_wait].map(|w| readable(w, 0));
-    // Registers all three, has something happen, and tells that those were woken. It is tried again: a thread
-    // that had to wait for its core may find a descriptor readable because time has passed.
+    // Registers all three, has something happen, and checks that those were woken. It is tried again: a
+    // thread that had to wait for its core may find a descriptor readable because time has passed.
     let wakes = |what: &dyn Fn(), expected: [bool; 3]| {
         patient(|| {
             while b.poll().is_some() {}
@@ -173,7 +173,7 @@ fn a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good<L: Pair>() {
     b.recv(Span::leak(8), 2);
     patient(|| b.runtime.try_wait(|_| Watched::Cq(b.cq), &b.wait).unwrap().then_some(()));
     assert!(!readable(&b.wait, 0));
-    // A poll that finds nothing, and is the last one of its thread: peers have been told that no wake-up is
+    // A poll that finds nothing, and is the last one of its thread: peers know by it that no wake-up is
     // needed.
     b.runtime.lock_to_poll().progress();
     a.send(to_b, b"message!", OpFlags::default());

@@ -68,7 +68,7 @@ fn with_a_send(ctx: usize) -> (Network, [Node<MemoryLink>; 2], FiAddr) {
     (network, nodes, to)
 }
 
-/// What the first node's queue tells next of a send that failed, while both make progress.
+/// What the first node's queue has next of a send that failed, while both make progress.
 fn failure(nodes: &[Node<MemoryLink>; 2]) -> Completion {
     patient(|| {
         nodes.iter().for_each(|node| {

@@ -275,7 +275,7 @@ pub(crate) unsafe fn open_ops(
         }
         // SAFETY: the caller's promise.
         let table = table(unsafe { CStr::from_ptr(name) }).ok_or(Errno::NOSYS)?;
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise: `ops` is NULL or a place for the answer.
         unsafe { put(ops, table.cast_mut()) }
     })
 }

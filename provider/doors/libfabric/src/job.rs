@@ -77,7 +77,7 @@ mod tests {
         assert!(says(&[("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")]));
         assert!(!says(&[("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "1")]) && !says(&[("PMI_SIZE", "2")]));
         assert!(says(&[("SLURM_STEP_NUM_NODES", "1")]) && !says(&[("SLURM_STEP_NUM_NODES", "2")]));
-        assert!(!says(&[]), "without a launcher there is no telling");
+        assert!(!says(&[]), "without a launcher it is not known");
     }
 
     #[test]

@@ -414,7 +414,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn each_value_that_does_not_hold_is_told_once() {
+    fn each_value_that_does_not_hold_is_logged_once() {
         let (p, complaints) = with(&[("ring_size", "abc"), ("connect_timeout", "-5"), ("inject_size", "1M")]);
         assert_eq!((p.ring_size, p.inject_size), (link::DEFAULT_RING, MOST_INJECT));
         assert_eq!(p.connect_timeout, Params::default().connect_timeout);

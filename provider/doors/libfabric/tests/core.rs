@@ -12,7 +12,7 @@ type GetInfo =
     unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
 type Fabric = unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
 
-/// What the child process is to do, and is then told by its exit status.
+/// What the child process is to do, and its exit status then reports.
 const ROLE: &str = "STRAIT_TEST_ROLE";
 
 /// Runs this program's test `child` with these variables; `None` if there is no libfabric.
@@ -55,8 +55,8 @@ fn no_device_is_named_unasked() {
     run("none", &[]);
     run("none-hinted", &[("FI_STRAIT_NIC", "no")]);
     let Some(output) = run("none", &[("FI_STRAIT_NIC", "no-such-device")]) else { return };
-    let told = text(&output.stderr);
-    assert_eq!(told.matches("FI_STRAIT_NIC=no-such-device: no such device").count(), 1, "{told}");
+    let errors = text(&output.stderr);
+    assert_eq!(errors.matches("FI_STRAIT_NIC=no-such-device: no such device").count(), 1, "{errors}");
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn another_name_on_request() {
     let Some(output) = run("alias-hidden", &[("FI_STRAIT_ALIAS", "efa9"), ("FI_PROVIDER", "strait")]) else {
         return;
     };
-    let told = text(&output.stderr);
-    assert!(told.contains("goes by the name efa9") && told.contains("set FI_PROVIDER=efa9"), "{told}");
+    let errors = text(&output.stderr);
+    assert!(errors.contains("goes by the name efa9") && errors.contains("set FI_PROVIDER=efa9"), "{errors}");
     run("own-name", &[("FI_STRAIT_ALIAS", "ofi_rxm")]);
 }
 

@@ -81,18 +81,18 @@ fn start(dir: &Path, side: Side, step: Step, way: &str) -> Child {
         .spawn()
         .unwrap();
     let out = child.stdout.take().unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             if line == "there" {
-                let _ = tell.send(());
+                let _ = report.send(());
             }
         }
     });
     // Killed once it is there, while this process is in a call.
     let pid = child.id() as libc::pid_t;
     thread::spawn(move || {
-        let there = told.recv_timeout(LIMIT).is_ok();
+        let there = reported.recv_timeout(LIMIT).is_ok();
         thread::sleep(Duration::from_millis(30));
         // SAFETY: plain numbers; the child is not waited for before its peer has failed.
         unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -136,7 +136,7 @@ fn survive(side: Side, step: Step, way: &str) {
     assert!(begun.elapsed() < LIMIT);
     child.wait().unwrap();
     drop(pipe);
-    // What a reader may still free into stays until its end is told of.
+    // What a reader may still free into stays until its end is reported.
     while maps() != 0 && begun.elapsed() < LIMIT {
         context.progress().unwrap();
     }

@@ -87,8 +87,8 @@ fn collective(group: &mut Group, call: &str, bytes: &mut [u8]) -> Result<(), Err
     }
 }
 
-/// Calls until one fails: what a member that waits for the victim is told.
-fn until_told(mut call: impl FnMut() -> Result<(), Error>) {
+/// Calls until one fails: the error of a member that waits for the victim.
+fn until_gone(mut call: impl FnMut() -> Result<(), Error>) {
     for _ in 0..1000 {
         match call() {
             Ok(()) => {}
@@ -120,7 +120,7 @@ fn in_group(context: &Arc<Context>, rank: Rank, case: &str) {
         }
     }
     // Of the last call before it, what the victim has passed on may end with it.
-    until_told(|| collective(&mut group, call, &mut bytes));
+    until_gone(|| collective(&mut group, call, &mut bytes));
     // From now on each call says so at once.
     assert!(matches!(group.bcast(0, &mut bytes), Err(Error::Gone(why)) if why.contains("rank 2")));
     group.close().unwrap();

@@ -81,7 +81,7 @@ fn other() {
 
 struct Other {
     process: Child,
-    told: Receiver<i32>,
+    reported: Receiver<i32>,
     dir: PathBuf,
     context: Arc<Context>,
 }
@@ -102,16 +102,16 @@ fn start(case: &str, way: &str) -> Other {
         .spawn()
         .unwrap();
     let out = process.stdout.take().unwrap();
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     thread::spawn(move || {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             if let Some(child) = line.strip_prefix("there ") {
-                let _ = tell.send(child.parse().unwrap());
+                let _ = report.send(child.parse().unwrap());
             }
         }
     });
     let context = join(0, 2, &dir, way);
-    Other { process, told, dir, context }
+    Other { process, reported, dir, context }
 }
 
 impl Other {
@@ -149,7 +149,7 @@ fn work(memory: &mut Borrowed, case: &str) {
 }
 
 /// Writes until one fails.
-fn until_told(memory: &mut Borrowed, block: Block, case: &str) {
+fn until_gone(memory: &mut Borrowed, block: Block, case: &str) {
     let until = Instant::now() + LIMIT;
     let fault = loop {
         match memory.write(block, 0, &[1; 100], patience()) {
@@ -167,11 +167,11 @@ fn lender(case: &str, way: &str) {
     let other = start(case, way);
     let case = format!("{case}, {way}");
     let mut memory = Borrowed::open(&other.context, 1, None, patience()).unwrap();
-    let child = other.told.recv_timeout(LIMIT).unwrap();
+    let child = other.reported.recv_timeout(LIMIT).unwrap();
     work(&mut memory, &case);
     let block = memory.alloc(100, 1).unwrap();
     other.signal(libc::SIGKILL);
-    until_told(&mut memory, block, &case);
+    until_gone(&mut memory, block, &case);
     let gone = Borrowed::open(&other.context, 1, None, patience()).unwrap_err();
     assert!(matches!(gone, Error::Gone(_)), "{case}: {gone:?}");
     if child != 0 {
@@ -204,7 +204,7 @@ fn a_lender_that_is_stopped_holds_no_call_beyond_its_time_and_goes_on_after_it()
     for way in WAYS {
         let other = start("sleeps", way);
         let mut memory = Borrowed::open(&other.context, 1, None, patience()).unwrap();
-        other.told.recv_timeout(LIMIT).unwrap();
+        other.reported.recv_timeout(LIMIT).unwrap();
         let block = memory.alloc(LEN / 2, 1).unwrap();
         memory.write(block, 0, &vec![4; LEN / 2], patience()).unwrap();
         other.signal(libc::SIGSTOP);
@@ -230,26 +230,26 @@ fn a_lender_that_is_stopped_holds_no_call_beyond_its_time_and_goes_on_after_it()
         memory.read(block, 0, &mut bytes, patience()).unwrap();
         assert!(bytes == last, "{way}");
         other.signal(libc::SIGKILL);
-        until_told(&mut memory, block, way);
+        until_gone(&mut memory, block, way);
         drop(memory);
         other.end();
     }
 }
 
 #[test]
-fn a_borrower_that_is_killed_is_told_of_and_leaves_nothing() {
+fn a_borrower_that_is_killed_is_reported_and_leaves_nothing() {
     let _mappings = alone();
     for way in WAYS {
         let other = start("borrower", way);
         let lent = Lent::open(&other.context, 1, LEN, patience()).unwrap();
         let until = Instant::now() + LIMIT;
-        while other.told.try_recv().is_err() {
+        while other.reported.try_recv().is_err() {
             assert!(Instant::now() < until, "{way}: the borrower does not get there");
             assert_eq!(lent.wait(Patience::for_a(Duration::from_millis(1))), Err(Error::Again), "{way}");
         }
         other.signal(libc::SIGKILL);
-        let told = lent.wait(patience());
-        assert!(matches!(told, Err(Error::Gone(_))), "{way}: {told:?}");
+        let reported = lent.wait(patience());
+        assert!(matches!(reported, Err(Error::Gone(_))), "{way}: {reported:?}");
         drop(lent);
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         assert!(!maps.contains("memfd:strait-rpipe"), "{way}: lent memory is still mapped");

@@ -47,7 +47,7 @@ fn run(program: &Path, dir: &Path, processes: usize, settings: &[(&str, &str)]) 
     run_with(program, &[], dir, processes, settings)
 }
 
-/// Likewise, with arguments.
+/// As [`run`], with arguments.
 fn run_with(
     program: &Path,
     args: &[&str],
@@ -79,9 +79,10 @@ fn run_with(
     let ended = children.into_iter().map(|child| child.wait_with_output().unwrap());
     ended
         .map(|out| {
-            let (told, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-            assert!(out.status.success(), "{:?}\n{told}\n{wrong}", out.status);
-            told.into_owned()
+            let (output, wrong) =
+                (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            assert!(out.status.success(), "{:?}\n{output}\n{wrong}", out.status);
+            output.into_owned()
         })
         .collect()
 }
@@ -119,14 +120,14 @@ fn the_program_of_the_slide_runs_unchanged() {
         compile("gcc", &["-x", "c", "-include", prelude.to_str().unwrap()], &tests.join("slide36.c"), &dir);
     for settings in WAYS {
         for processes in [2, 4] {
-            let told = run(&program, &dir, processes, settings);
-            for (rank, told) in told.iter().enumerate() {
+            let output = run(&program, &dir, processes, settings);
+            for (rank, output) in output.iter().enumerate() {
                 let expected = if rank % 2 == 0 {
                     String::new()
                 } else {
                     format!("rank {rank} has read {}\n", 4200 + rank - 1)
                 };
-                assert_eq!(*told, expected, "rank {rank} of {processes}");
+                assert_eq!(*output, expected, "rank {rank} of {processes}");
             }
         }
     }
@@ -172,8 +173,8 @@ fn what_was_written_arrives_or_is_reported_however_the_writer_ends() {
     });
     for backend in ["strait:frames", "strait:tcp"] {
         let settings = [("STRAIT_RPIPE_BACKEND", backend), ("STRAIT_RPIPE_LINGER", "200")];
-        let told = ends("finalize", "2500", "100001", &settings);
-        assert!(told[0].contains("finalize -110 "), "{told:?}");
+        let output = ends("finalize", "2500", "100001", &settings);
+        assert!(output[0].contains("finalize -110 "), "{output:?}");
     }
     fs::remove_dir_all(&dir).unwrap();
 }
@@ -184,8 +185,8 @@ fn a_forked_child_ends_nothing_of_its_parents() {
     let options = ["-x", "c", "-D_GNU_SOURCE"];
     let program = compile("gcc", &options, &repo().join("tests/rpipe/fork.c"), &dir);
     for settings in WAYS {
-        for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
-            assert_eq!(*told, format!("rank {rank}: ok\n"));
+        for (rank, output) in run(&program, &dir, 2, settings).iter().enumerate() {
+            assert_eq!(*output, format!("rank {rank}: ok\n"));
         }
     }
     fs::remove_dir_all(&dir).unwrap();
@@ -209,8 +210,8 @@ fn memory_of_a_device_is_in_pipes_of_c_programs_over_the_stand_in() {
         &[("CUDA_STAND_IN_DELAY_US", "300")],
         &[("STRAIT_RPIPE_POLICY", "best-fit")],
     ] {
-        for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
-            assert_eq!(*told, format!("rank {rank}: ok\n"));
+        for (rank, output) in run(&program, &dir, 2, settings).iter().enumerate() {
+            assert_eq!(*output, format!("rank {rank}: ok\n"));
         }
     }
     fs::remove_dir_all(&dir).unwrap();
@@ -222,8 +223,8 @@ fn the_wait_of_kernels_finds_messages_with_threads_as_lanes() {
     let options = ["-x", "c++", "-std=c++17", "-Wextra", "-pthread", "-O1", "-g1", "-fsanitize=thread"];
     let program = compile("g++", &options, &repo().join("tests/rpipe/kernels_on_cpu.cc"), &dir);
     let out = Command::new(&program).env("LD_LIBRARY_PATH", &dir).output().unwrap();
-    let (told, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    assert!(out.status.success() && told == "ok kernels\n", "{told}\n{wrong}");
+    let (output, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && output == "ok kernels\n", "{output}\n{wrong}");
     fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -321,8 +322,8 @@ fn what_is_refused_changes_nothing_and_handlers_call_all_functions() {
         let dir = scratch(&format!("misuse-{compiler}"));
         let program = compile(compiler, options, &repo().join("tests/rpipe/misuse.c"), &dir);
         for settings in WAYS {
-            for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
-                assert_eq!(*told, format!("rank {rank}: ok\n"));
+            for (rank, output) in run(&program, &dir, 2, settings).iter().enumerate() {
+                assert_eq!(*output, format!("rank {rank}: ok\n"));
             }
         }
         fs::remove_dir_all(&dir).unwrap();
@@ -360,12 +361,12 @@ fn a_process_at_a_limit_has_errors_that_name_it_and_goes_on_once_it_is_raised() 
         .into_iter()
         .flat_map(|step| (0..4).map(move |left| format!("nofile {step} {left}")));
     let bytes = ["fsize rpipe 4096", "fsize rmalloc 4096", "fsize group 4096", "as rpipe 300000"];
-    let mut told_of = [false; 3];
+    let mut met = [false; 3];
     let mut run = |limit: &str, way: &[(&str, &str)]| {
-        for told in run_well(&program, &dir, 2, &[&[("STRAIT_RPIPE_TEST_LIMIT", limit)], way].concat()) {
-            told_of[0] |= told.contains("what a peer has sent cannot be taken in, and waits: recvmsg");
-            told_of[1] |= told.contains("raise RLIMIT_FSIZE");
-            told_of[2] |= told.contains("a connection to a peer, or from one, waits: Too many open files");
+        for output in run_well(&program, &dir, 2, &[&[("STRAIT_RPIPE_TEST_LIMIT", limit)], way].concat()) {
+            met[0] |= output.contains("what a peer has sent cannot be taken in, and waits: recvmsg");
+            met[1] |= output.contains("raise RLIMIT_FSIZE");
+            met[2] |= output.contains("a connection to a peer, or from one, waits: Too many open files");
         }
     };
     for limit in bytes.map(String::from).into_iter().chain(descriptors.clone()) {
@@ -376,6 +377,6 @@ fn a_process_at_a_limit_has_errors_that_name_it_and_goes_on_once_it_is_raised() 
             run(&limit, &[("STRAIT_RPIPE_BACKEND", backend)]);
         }
     }
-    assert_eq!(told_of, [true; 3], "no call has met the limits");
+    assert_eq!(met, [true; 3], "no call has met the limits");
     fs::remove_dir_all(&dir).unwrap();
 }

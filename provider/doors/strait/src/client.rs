@@ -177,7 +177,7 @@ struct Callbacks {
 
 // SAFETY: the header demands callbacks that may be called from any thread.
 unsafe impl Send for Callbacks {}
-// SAFETY: likewise.
+// SAFETY: the header demands callbacks that may be called from any thread.
 unsafe impl Sync for Callbacks {}
 
 /// What a callback answered.
@@ -390,7 +390,7 @@ pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut s
         // SAFETY: the program's promise.
         let client = unsafe { registered.as_ref() }.ok_or(libc::EINVAL)?.registered;
         client.unregister()?;
-        // SAFETY: likewise; there is no other reference.
+        // SAFETY: the program's promise; now that it is unregistered there is no other reference.
         drop(unsafe { Box::from_raw(registered) });
         Ok(())
     })

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn strait_query_memory(
             *to = from as c_char;
         }
         let (kind, path, refused) = (span.kind() as u32, found.path as u32, found.refused);
-        // SAFETY: likewise; its size is as it was.
+        // SAFETY: the program's promise; the size that was checked above stays as it is.
         unsafe {
             let size = (*memory).size;
             memory.write(strait_memory { size, kind, path, refused, zero: 0, why });

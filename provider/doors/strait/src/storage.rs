@@ -128,7 +128,7 @@ pub unsafe extern "C" fn strait_storage_open(
             cufile: !has(STRAIT_STORAGE_NO_CUFILE),
         };
         let file = Arc::new(errno(File::open(Path::new(path), options))?);
-        // SAFETY: likewise.
+        // SAFETY: it is not NULL: valid for a write by the program's promise.
         unsafe { opened.write(Box::into_raw(Box::new(strait_storage { file }))) };
         Ok(())
     })
@@ -157,7 +157,7 @@ unsafe fn transfer(opened: *mut strait_storage, op: Op) -> i64 {
     let code = guard(|| {
         // SAFETY: the caller's promise.
         let file = not_null(unsafe { opened.as_ref() }, "`opened`").map(|o| &o.file)?;
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise: the memory is as the header says.
         let done = unsafe {
             match op.write {
                 true => file.write(op.addr, op.len, op.offset),
@@ -265,9 +265,9 @@ pub unsafe extern "C" fn strait_storage_batch(
         if count == 0 {
             return Ok(());
         }
-        // SAFETY: likewise.
+        // SAFETY: the program's promise: `count` operations.
         let (ops, asked) = unsafe { asked(ops, count)? };
-        // SAFETY: likewise.
+        // SAFETY: the program's promise: the memory of each operation is as the header says.
         let done = unsafe { file.batch(&asked) };
         report(ops, done);
         Ok(())
@@ -367,9 +367,9 @@ unsafe fn submit(
         if request.is_null() {
             return Err(wrong("`request` is NULL"));
         }
-        // SAFETY: likewise.
+        // SAFETY: the program's promise: `count` operations.
         let (_, asked) = unsafe { asked(ops, count)? };
-        // SAFETY: likewise.
+        // SAFETY: the program's promise: the memory of each stays until the request is over.
         let begun = unsafe {
             match stream {
                 None => Request::submit(file, &asked),
@@ -377,7 +377,7 @@ unsafe fn submit(
             }
         };
         let made = strait_storage_request { request: begun, ops: ops.expose_provenance(), count };
-        // SAFETY: likewise.
+        // SAFETY: it is not NULL: valid for a write by the program's promise.
         unsafe { request.write(Box::into_raw(Box::new(made))) };
         Ok(())
     })
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn strait_storage_query(
             not_null(opened.as_ref(), "`opened`").map(|o| &o.file)?
         };
         let report = file.report();
-        // SAFETY: likewise: it has all of these fields.
+        // SAFETY: the program's promise; by its size it has all of these fields.
         let info = unsafe { &mut *info };
         info.path = report.last.map_or(STRAIT_STORAGE_PATH_NONE, |way| way as u32 + 1);
         info.reserved = 0;

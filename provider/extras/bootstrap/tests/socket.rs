@@ -1,4 +1,4 @@
-//! Exchanges over sockets: what all get, and what they are told when one is missing, leaves, or lies.
+//! Exchanges over sockets: what all get, and which error they have when one is missing, leaves, or lies.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -83,7 +83,7 @@ fn by_tcp() {
 
 #[test]
 fn one_that_goes_away_ends_the_wait_of_the_others() {
-    let told = job(3, &name(), |job| {
+    let errors = job(3, &name(), |job| {
         let mut job = job.unwrap();
         job.barrier().unwrap();
         match job.rank() {
@@ -91,7 +91,7 @@ fn one_that_goes_away_ends_the_wait_of_the_others() {
             _ => Some(job.barrier().unwrap_err()),
         }
     });
-    for error in told.into_iter().flatten() {
+    for error in errors.into_iter().flatten() {
         assert!(error.text().contains("rank 1 has ended, or left"), "{error}");
     }
 }
@@ -121,7 +121,7 @@ fn one_that_never_comes_is_named() {
 }
 
 #[test]
-fn a_launcher_tells_why_a_process_will_not_come() {
+fn a_launcher_reports_why_a_process_will_not_come() {
     let address = name();
     let server = Server::start(std::slice::from_ref(&address), 2, "word", None).unwrap();
     let mut first = join(0, 2, &address);
@@ -178,7 +178,7 @@ fn a_process_that_sends_nonsense_ends_the_job_and_not_the_exchange() {
 }
 
 #[test]
-fn a_listener_of_another_user_is_told_nothing() {
+fn a_listener_of_another_user_is_sent_nothing() {
     // SAFETY: geteuid(2) touches no memory.
     if unsafe { libc::geteuid() } != 0 {
         return println!("left out: only root has other users");

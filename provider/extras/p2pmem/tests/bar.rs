@@ -96,7 +96,7 @@ fn a_bar_is_mapped_exported_and_given_and_each_refusal_has_its_words() {
     assert!(second.dmabuf(0).unwrap().0.as_fd().try_clone_to_owned().is_ok() && second.dmabuf(1).is_err());
     drop((first, second));
 
-    // No dma-buf: the memory is there all the same, and why there is none is told.
+    // No dma-buf: the memory is there all the same, and why there is none is reported.
     for (errno, words) in [
         (libc::ENOTTY, "since 6.19"),
         (libc::EOPNOTSUPP, "shows other BARs"),

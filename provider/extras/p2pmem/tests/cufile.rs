@@ -112,7 +112,7 @@ fn memory_of_a_gpu_goes_by_cufile_and_by_host_memory_where_that_fails() {
     while get(open) != 0 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    // A file that it does not register: what helps is told.
+    // A file that it does not register: the reason names what helps.
     // SAFETY: as above.
     unsafe { fail.write(4) };
     let file = File::open(&path, Options::default()).unwrap();

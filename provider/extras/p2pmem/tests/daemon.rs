@@ -88,7 +88,7 @@ fn a_client_gets_memory_shares_it_and_gives_it_back() {
     let token = one.share(&buffer).unwrap();
     let mut other = daemon.open();
     let same = other.open_shared(token).unwrap();
-    // SAFETY: likewise.
+    // SAFETY: it is mapped, and only this test uses it.
     assert_eq!(unsafe { bytes(&same).read() }, 0x42);
     let wider = one.widen(&buffer, &["eth0", "card0"]).unwrap();
     assert_eq!(wider.reach.len(), 2);
@@ -99,7 +99,7 @@ fn a_client_gets_memory_shares_it_and_gives_it_back() {
     assert_eq!(daemon.free(), SIZE - 2 * PAGE, "the other process has it");
     assert_eq!(other.open_shared(token).unwrap_err().errno(), libc::ENOENT, "its owner has it no more");
     drop(one);
-    // SAFETY: likewise.
+    // SAFETY: it is mapped still, and only this test uses it.
     assert_eq!(unsafe { bytes(&same).read() }, 0x42);
     drop(other);
     daemon.is_whole();
@@ -134,7 +134,7 @@ fn refusals_have_their_words() {
 }
 
 #[test]
-fn a_publisher_is_taken_out_and_its_users_are_told() {
+fn a_publisher_is_taken_out_and_its_users_are_notified() {
     let daemon = Daemon::new("");
     let mut one = daemon.open();
     let mut root = daemon.open();
@@ -156,7 +156,7 @@ fn a_publisher_is_taken_out_and_its_users_are_told() {
 }
 
 #[test]
-fn a_revocation_is_told_before_it_is_answered() {
+fn a_revocation_is_reported_before_it_is_answered() {
     let daemon = Daemon::new("");
     let mut own = daemon.open();
     for _ in 0..50 {
@@ -231,7 +231,7 @@ fn devices_come_and_go_while_the_daemon_runs() {
         // The old files stay, so that none that comes has the number of one that has gone.
         std::fs::rename(link.canonicalize().unwrap(), dir.join(format!("gone-{round}"))).unwrap();
         std::fs::remove_file(&link).unwrap();
-        assert!(socket::wait(&one.fd(), 60_000), "the client is told");
+        assert!(socket::wait(&one.fd(), 60_000), "the client is notified");
         let (handle, why) = one.revoked().unwrap().unwrap();
         assert!(handle == buffer.handle && why.contains("gone"), "{why}");
         assert!(last.replace(handle) != Some(handle));
@@ -277,7 +277,7 @@ fn process_short_of_descriptors() {
 }
 
 #[test]
-fn a_client_without_descriptors_is_told_so_and_goes_on() {
+fn a_client_without_descriptors_has_that_error_and_goes_on() {
     let daemon = Daemon::new("");
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "process_short_of_descriptors", "--nocapture"])
@@ -411,7 +411,7 @@ fn process_of_many() {
         }
         if held.len() > 20 || ties.pick(3) == 0 && !held.is_empty() {
             let buffer = held.swap_remove(ties.pick(held.len()));
-            // SAFETY: likewise.
+            // SAFETY: it is mapped, and no other process has it.
             assert_eq!(unsafe { bytes(&buffer).read() }, seed as u8, "written by another process");
             daemon.free(buffer).unwrap();
         }

@@ -222,9 +222,9 @@ fn a_file_that_becomes_shorter_while_it_is_read_ends_where_it_ends() {
         assert!(request.wait(None));
         let read = *request.take().unwrap()[0].as_ref().unwrap();
         assert!((12_345..=LEN).contains(&read) && memory[..12_345].iter().all(|b| *b == 9), "{read}");
-        // SAFETY: likewise.
+        // SAFETY: the memory stays.
         assert_eq!(unsafe { file.read(op.addr, LEN, 0) }.unwrap(), 12_345);
-        // SAFETY: likewise.
+        // SAFETY: the memory stays.
         assert_eq!(unsafe { file.read(op.addr, LEN, 12_345) }.unwrap(), 0);
     }
 }

@@ -401,7 +401,7 @@ fn publishers_and_users_that_are_killed_leave_nothing() {
     let role = |n: usize| if n % 4 == 0 { format!("storm-publish {n}") } else { format!("storm-use {n}") };
     let start = |n: usize| {
         let mut process = Process::new(&daemon);
-        process.tell(&role(n));
+        process.order(&role(n));
         process
     };
     let mut all: Vec<Process> = (0..64).map(start).collect();

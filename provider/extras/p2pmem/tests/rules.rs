@@ -3,7 +3,7 @@
 use p2pmem::{Rules, Topology};
 
 #[test]
-fn mistakes_in_rules_are_told_with_their_line() {
+fn mistakes_in_rules_are_reported_with_their_line() {
     for (text, line, part) in [
         ("\nforbid client=x", 2, "the rules are deny, prefer"),
         ("# fine\ndeny", 2, "deny publisher=*"),

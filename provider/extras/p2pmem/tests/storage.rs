@@ -85,7 +85,7 @@ fn host_memory_is_read_and_written_whatever_its_alignment() {
     assert_eq!(report.bytes.iter().sum::<u64>(), moved);
     assert_eq!(report.bytes[Way::Bounce as usize] + report.bytes[Way::Cufile as usize], 0);
     // The end of the file, and beyond.
-    // SAFETY: likewise.
+    // SAFETY: inside of `memory`.
     unsafe {
         assert_eq!(file.read(memory.1, 8192, BIG as u64 - 4321).unwrap(), 4321);
         assert_eq!(file.read(memory.1, 8192, BIG as u64 + 4096).unwrap(), 0);
@@ -95,7 +95,7 @@ fn host_memory_is_read_and_written_whatever_its_alignment() {
 }
 
 #[test]
-fn whole_blocks_go_by_o_direct_and_the_reason_is_told_where_they_do_not() {
+fn whole_blocks_go_by_o_direct_and_the_reason_is_reported_where_they_do_not() {
     let scratch = Scratch::new();
     let path = scratch.file(BIG);
     let memory = Pages::new(BIG);
@@ -109,12 +109,12 @@ fn whole_blocks_go_by_o_direct_and_the_reason_is_told_where_they_do_not() {
         // A file system that has no O_DIRECT.
         assert!(report.why.contains("O_DIRECT"), "{report:?}");
     }
-    // SAFETY: likewise.
+    // SAFETY: inside of `memory`.
     unsafe { file.read(memory.1 + 1, 1000, 0) }.unwrap();
     let report = file.report();
     assert!(report.last == Some(Way::Cached) && !report.why.is_empty(), "{report:?}");
     let file = open(&path, Options { direct: false, ..Options::default() });
-    // SAFETY: likewise.
+    // SAFETY: inside of `memory`.
     unsafe { file.read(memory.1, 1 << 20, 0) }.unwrap();
     let report = file.report();
     assert!(others(&report, Way::Cached) == 0 && report.why.contains("not wanted"), "{report:?}");
@@ -137,7 +137,7 @@ fn memory_of_a_gpu_goes_through_host_memory_where_there_is_no_cufile() {
             assert!(back[..len] == content(len, offset) && back[len] == 0xee, "{to} {len} {offset}");
             moved += len as u64;
         }
-        // SAFETY: likewise.
+        // SAFETY: inside of the allocation.
         assert_eq!(unsafe { file.read(at, 10_000, BIG as u64 - 100) }.unwrap(), 100, "the file ends");
         let report = file.report();
         assert_eq!((report.last, others(&report, Way::Bounce)), (Some(Way::Bounce), 0));
@@ -147,7 +147,7 @@ fn memory_of_a_gpu_goes_through_host_memory_where_there_is_no_cufile() {
     // And back, to another place.
     let file = open(&path, Options::default());
     cu.write(at, &content(BIG, 5));
-    // SAFETY: likewise.
+    // SAFETY: inside of the allocation.
     assert_eq!(unsafe { file.write(at, BIG, 1000) }.unwrap(), BIG);
     assert!(std::fs::read(&path).unwrap()[1000..] == content(BIG, 5));
     cu.free(at);
@@ -186,7 +186,7 @@ fn windows_are_read_into_by_the_disk_and_one_that_is_gone_is_an_error() {
             // SAFETY: inside of the window.
             assert_eq!(unsafe { file.read(at + to, len, offset as u64) }.unwrap(), len);
             assert!(see(to, len) == content(len, offset), "{to} {len} {offset}");
-            // SAFETY: likewise.
+            // SAFETY: inside of the window.
             assert_eq!(unsafe { file.write(at + to, len, 0) }.unwrap(), len);
             assert!(std::fs::read(&path).unwrap()[..len] == content(len, offset));
             std::fs::write(&path, content(BIG, 0)).unwrap();

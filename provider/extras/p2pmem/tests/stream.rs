@@ -36,7 +36,7 @@ fn what_is_submitted_is_done_without_being_waited_for() {
     assert!(cu.read(at, BIG) == content(BIG, 0) && host == content(70_000, 5));
     assert!(request.take().unwrap().is_empty());
     // Nothing at all is done at once.
-    // SAFETY: likewise.
+    // SAFETY: no operations, so no memory.
     assert!(unsafe { Request::submit(&scratch.open(), &[]) }.poll());
     cu.free(at);
 }

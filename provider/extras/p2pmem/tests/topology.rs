@@ -268,7 +268,7 @@ proptest! {
                 let strict = stricter.route(a, b);
                 prop_assert_eq!(strict.distance, there.distance);
                 prop_assert!(strict.map >= there.map, "{:?} became {:?}", there.map, strict.map);
-                // Through the host bridge and not at all are told apart by the host bridges alone.
+                // Through the host bridge and not at all are distinguished by the host bridges alone.
                 if all.cpu().passes_on() {
                     prop_assert!(there.is_supported());
                 }

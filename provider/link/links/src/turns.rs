@@ -59,7 +59,7 @@ fn is_oversubscribed() -> bool {
 mod tests {
     use super::*;
 
-    /// What it knows is not forgotten, and other tests of this process may tell it more.
+    /// What it knows is not forgotten, and other tests of this process may add to it.
     #[test]
     fn a_crowd_lets_go_of_its_processors_soon() {
         assert!(yields(8 * POLLS, 8 * POLLS) && yields(16 * POLLS, 8 * POLLS));

@@ -34,7 +34,7 @@ fn part() {
 /// This thread may use the first of its processors from now on, or all but that; so may processes that it
 /// makes.
 fn bind(first: bool) {
-    // SAFETY: sets of our own, of which the kernel is told.
+    // SAFETY: sets of our own, whose sizes the kernel gets.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);

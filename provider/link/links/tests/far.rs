@@ -1,4 +1,4 @@
-//! What is told of peers on other hosts.
+//! What is logged of peers on other hosts.
 #![cfg(not(loom))]
 
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use link::{OpenOptions, ShmLink};
 use link_api::{FrameLink, Gone, Link, Refused};
 use wire::Addr;
 
-static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Notes;
 
@@ -18,7 +18,7 @@ impl log::Log for Notes {
 
     fn log(&self, r: &log::Record<'_>) {
         if self.enabled(r.metadata()) {
-            TOLD.lock().unwrap().push(r.args().to_string());
+            LINES.lock().unwrap().push(r.args().to_string());
         }
     }
 
@@ -36,9 +36,9 @@ fn a_peer_on_another_host_is_logged_once() {
     for peer in peers.into_iter().cycle().take(6) {
         assert_eq!(link.send(peer, b"?", &[], 0, 0), Err(Refused::Gone(Gone::Unreachable)));
     }
-    let told = TOLD.lock().unwrap();
-    assert_eq!(told.len(), far.len(), "{told:?}");
-    for (line, name) in told.iter().zip(far) {
+    let lines = LINES.lock().unwrap();
+    assert_eq!(lines.len(), far.len(), "{lines:?}");
+    for (line, name) in lines.iter().zip(far) {
         assert!(line.contains(name) && line.contains("another host") && line.contains("tcp"), "{line}");
     }
 }

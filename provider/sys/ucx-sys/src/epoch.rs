@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_told_by_what_it_exports() {
+    fn a_release_is_identified_by_what_it_exports() {
         for (i, (epoch, names)) in MARKS.iter().enumerate() {
             // Every release has also what the ones before it had.
             let exports = |name: &CStr| {

@@ -38,9 +38,9 @@ pub enum Flaw {
     ForgetsConnected,
     NeverForgets,
     DescribesNothing,
-    TellsEndFirst,
-    TellsEndTwice,
-    TellsNoEnd,
+    ReportsEndFirst,
+    ReportsEndTwice,
+    ReportsNoEnd,
     CutsNobodyOff,
     CutsAllOff,
     ExpectsNobody,
@@ -72,7 +72,7 @@ pub enum Flaw {
     ExportsAgain,
     ExportsOncePerLink,
     NeverCancels,
-    TellsOfCancelled,
+    ReportsCancelled,
     NeverTakesBack,
     AllowsTakenBackStarts,
 }
@@ -82,7 +82,7 @@ impl Flaw {
     pub(super) fn shows_by_waiting(self) -> bool {
         use Flaw::*;
         let wakes = [SleepsInSpiteOfFrames, LosesWakeUps, NeverSleeps, LosesWakeUpsSometimes];
-        let tells = [TellsNoEnd, CutsNobodyOff, ExpectsNobody, DropsFrames];
-        wakes.contains(&self) || tells.contains(&self)
+        let reports = [ReportsNoEnd, CutsNobodyOff, ExpectsNobody, DropsFrames];
+        wakes.contains(&self) || reports.contains(&self)
     }
 }

@@ -139,7 +139,7 @@ impl<L: RmaLink> FrameLink for Broken<L> {
     }
 
     fn poll(&mut self) -> Option<Event> {
-        self.pump(matches!(self.flaw, Flaw::SwapsFrames | Flaw::TellsEndFirst));
+        self.pump(matches!(self.flaw, Flaw::SwapsFrames | Flaw::ReportsEndFirst));
         Some(match self.queue.pop_front()? {
             Item::Frame(from, bytes) => Event::Frame(self.hand_out(from, bytes)),
             Item::Other(event) => event,

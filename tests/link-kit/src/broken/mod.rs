@@ -35,7 +35,7 @@ pub struct Broken<L> {
     late: Option<Late>,
     counters: Vec<PieceCounter>,
     last_piece: Option<u16>,
-    told: Vec<u64>,
+    noted: Vec<u64>,
     freed: Option<PeerId>,
     last: Option<PeerId>,
     name: Option<Addr>,
@@ -46,11 +46,11 @@ impl<L: RmaLink> Broken<L> {
     /// This link, with that flaw.
     pub fn new(link: L, flaw: Flaw) -> Broken<L> {
         let (queue, held, late, counters) = Default::default();
-        let told = Vec::new();
+        let noted = Vec::new();
         let (last_piece, last, freed) = (None, None, None);
         #[rustfmt::skip]
         let broken = Broken {
-            link, flaw, queue, held, count: 0, late, counters, last_piece, told, freed, last, name: None,
+            link, flaw, queue, held, count: 0, late, counters, last_piece, noted, freed, last, name: None,
             corked: false,
         };
         broken
@@ -115,16 +115,16 @@ impl<L: RmaLink> Broken<L> {
                 self.queue.insert(at, Item::Frame(shown, bytes));
             }
             Item::Other(Event::Closed(peer, why)) => match self.flaw {
-                Flaw::TellsNoEnd => {}
-                Flaw::TellsEndFirst => self.queue.push_front(Item::Other(Event::Closed(peer, why))),
-                Flaw::TellsEndTwice => {
+                Flaw::ReportsNoEnd => {}
+                Flaw::ReportsEndFirst => self.queue.push_front(Item::Other(Event::Closed(peer, why))),
+                Flaw::ReportsEndTwice => {
                     (0..2).for_each(|_| self.queue.push_back(Item::Other(Event::Closed(peer, why))));
                 }
                 _ => self.queue.push_back(Item::Other(Event::Closed(peer, why))),
             },
             Item::Other(Event::Done(op, ok)) => match self.flaw {
                 Flaw::IsDoneAtOnce => {}
-                Flaw::NeverCancels if self.told.contains(&op.0) => {}
+                Flaw::NeverCancels if self.noted.contains(&op.0) => {}
                 Flaw::IsDoneTwice => {
                     (0..2).for_each(|_| self.queue.push_back(Item::Other(Event::Done(op, ok))));
                 }

@@ -46,8 +46,8 @@ impl<L: RmaLink> RmaLink for Broken<L> {
 
     fn cancel(&mut self, op: OpId) {
         match self.flaw {
-            Flaw::NeverCancels => self.told.push(op.0),
-            Flaw::TellsOfCancelled => {
+            Flaw::NeverCancels => self.noted.push(op.0),
+            Flaw::ReportsCancelled => {
                 self.link.cancel(op);
                 self.queue.push_back(Item::Other(Event::Done(op, false)));
             }
@@ -61,7 +61,7 @@ impl<L: RmaLink> RmaLink for Broken<L> {
     fn export_handles(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
         let mut handles = self.link.export_handles(to, iov, way)?;
         if self.flaw == Flaw::ExportsOncePerLink {
-            handles.retain(|h| !self.told.contains(&h.base.get()));
+            handles.retain(|h| !self.noted.contains(&h.base.get()));
         }
         Some(handles)
     }
@@ -69,7 +69,7 @@ impl<L: RmaLink> RmaLink for Broken<L> {
     fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
         match what {
             HandleNote::Exported(handle) => {
-                self.told.push(handle.base.get());
+                self.noted.push(handle.base.get());
                 if self.flaw != Flaw::ExportsAgain {
                     self.link.note_handle(peer, what);
                 }
@@ -122,8 +122,8 @@ impl<L: RmaLink> RmaLink for Broken<L> {
     fn allow(&mut self, what: Allow<'_>) {
         match what {
             Allow::Region(region, _) => {
-                if self.flaw != Flaw::PublishesNothingNew || !self.told.contains(&region.key) {
-                    self.told.push(region.key);
+                if self.flaw != Flaw::PublishesNothingNew || !self.noted.contains(&region.key) {
+                    self.noted.push(region.key);
                     self.link.allow(what);
                 }
             }

@@ -6,7 +6,7 @@ use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
 
 /// [`Event::Closed`]: "Every frame it had sent has been delivered before."
-pub fn an_end_is_told_once_and_after_all_frames<H: Harness>(h: &mut H) {
+pub fn an_end_is_reported_once_and_after_all_frames<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     let mut sent = 3;
     (0..sent).for_each(|i| h.say(&mut a, to_b, &bytes(900, i)));
@@ -23,7 +23,7 @@ pub fn an_end_is_told_once_and_after_all_frames<H: Harness>(h: &mut H) {
 }
 
 /// Also where the peer never sent anything.
-pub fn an_end_is_told_to_those_that_only_sent<H: Harness>(h: &mut H) {
+pub fn an_end_is_reported_to_those_that_only_sent<H: Harness>(h: &mut H) {
     let (mut a, mut b) = (h.open(), h.open());
     let to_b = a.peer(&b.addr());
     h.say(&mut a, to_b, b"hello");
@@ -38,11 +38,11 @@ pub fn an_end_is_told_to_those_that_only_sent<H: Harness>(h: &mut H) {
 pub fn nothing_is_sent_to_a_peer_that_has_ended<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, b, .. } = h.pair();
     h.end(b);
-    // Before that is told of, a frame may still find room, but not for ever.
+    // Before that is reported, a frame may still find room, but not for ever.
     h.until("a link that knows of an end", |_| a.channel(to_b) != Channel::Open || next(&mut a).is_some());
-    let mut told = a.channel(to_b) == Channel::None;
-    while !told {
-        told = matches!(h.event(&mut a, "the end"), Event::Closed(peer, _) if peer == to_b);
+    let mut reported = a.channel(to_b) == Channel::None;
+    while !reported {
+        reported = matches!(h.event(&mut a, "the end"), Event::Closed(peer, _) if peer == to_b);
     }
     for _ in 0..3 {
         let answer = h.send(&mut a, to_b, b"behind", &[], 0, 0);
@@ -107,7 +107,7 @@ pub fn an_expected_peer_that_never_comes_is_given_up<H: Harness>(h: &mut H) {
     h.quiet(&mut a);
 }
 
-/// A peer that comes in time is not told of.
+/// A peer that comes in time is not reported.
 pub fn an_expected_peer_that_comes_is_not_given_up<H: Harness>(h: &mut H) {
     let (mut a, mut b) = (h.open(), h.open());
     let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));

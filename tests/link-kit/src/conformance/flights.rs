@@ -17,7 +17,7 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
     // Where that can be had, half of the bytes are there and half are not.
     let halted = h.halt(Some(LEN / 2));
     let op = a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
-    let op = op.expect("memory that it was told of");
+    let op = op.expect("memory that was exported to it");
     if halted {
         let (to, of) = if way == Way::Put { (there, 50) } else { (here, 1) };
         h.until("half of the bytes", |_| text(&[to])[..LEN / 2] == bytes(LEN, of)[..LEN / 2]);

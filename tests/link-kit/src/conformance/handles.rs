@@ -39,8 +39,8 @@ fn connected<L: RmaLink>(link: &mut L, to: PeerId) {
     }
 }
 
-/// Tells a peer of memory, as the engine does by frames.
-fn tell<L: RmaLink>(
+/// Exports memory to a peer, as the engine does by frames.
+fn export<L: RmaLink>(
     (owner, to): (&mut L, PeerId),
     (user, from): (&mut L, PeerId),
     iov: &[Span],
@@ -74,8 +74,8 @@ pub(super) fn with_memory<H: Harness>(h: &mut H, len: usize) -> (Ends<H::Link>, 
     let there = h.memory(&ends.b, len, true);
     hmem::write(&[there], 0, &bytes(len, 1));
     let ways = ways(&ends.a, ends.to_b);
-    let handles = tell((&mut ends.b, ends.to_a), (&mut ends.a, ends.to_b), &[there], ways);
-    assert!(!handles.is_empty(), "memory that was never told of needs a handle");
+    let handles = export((&mut ends.b, ends.to_a), (&mut ends.a, ends.to_b), &[there], ways);
+    assert!(!handles.is_empty(), "memory that was never exported needs a handle");
     (ends, there)
 }
 
@@ -106,7 +106,7 @@ pub fn bytes_are_there_when_an_access_is_over<H: Harness>(h: &mut H) {
         let before = text(&[there]);
         let op = a
             .start(Way::Get, to_b, &Direct::new(Grant::Request(REQUEST), &remote, &local, len))
-            .expect("memory that it was told of");
+            .expect("memory that was exported to it");
         assert!(done(h, &mut a, op));
         let all = [&before[100..5_100], &before[9_000..39_000]].concat();
         assert!(text(&local)[..len] == all[..len], "{len} bytes that were read");
@@ -120,7 +120,7 @@ pub fn bytes_are_there_when_an_access_is_over<H: Harness>(h: &mut H) {
         }
         let op = a
             .start(Way::Put, to_b, &Direct::new(Grant::Request(REQUEST), &remote, &local, len))
-            .expect("memory that it was told of");
+            .expect("memory that was exported to it");
         assert!(done(h, &mut a, op));
         let mut want = before;
         for (at, byte) in bytes(LEN, len)[..len].iter().enumerate() {
@@ -132,7 +132,7 @@ pub fn bytes_are_there_when_an_access_is_over<H: Harness>(h: &mut H) {
 }
 
 /// [`export_handles`](link_api::RmaLink::export_handles): "the handles that this peer lacks".
-pub fn a_handle_is_told_once_to_each_peer<H: Harness>(h: &mut H) {
+pub fn a_handle_is_exported_once_to_each_peer<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     let mut c = h.open();
     let (c_to_b, to_c) = (c.peer(&b.addr()), b.peer(&c.addr()));
@@ -141,9 +141,9 @@ pub fn a_handle_is_told_once_to_each_peer<H: Harness>(h: &mut H) {
     let iov = [h.memory(&b, 1_000, true), h.memory(&b, 3_000, true)];
     let lacks = lacking(&mut b, to_a, &iov, Way::Get);
     assert!(!lacks.is_empty());
-    assert_eq!(b.export_handles(to_a, &iov, Way::Get).as_ref(), Some(&lacks), "it was not told yet");
-    assert_eq!(tell((&mut b, to_a), (&mut a, to_b), &iov, &[Way::Get]), lacks);
-    assert_eq!(b.export_handles(to_a, &iov, Way::Get), Some(Vec::new()), "it was told");
+    assert_eq!(b.export_handles(to_a, &iov, Way::Get).as_ref(), Some(&lacks), "it was not exported yet");
+    assert_eq!(export((&mut b, to_a), (&mut a, to_b), &iov, &[Way::Get]), lacks);
+    assert_eq!(b.export_handles(to_a, &iov, Way::Get), Some(Vec::new()), "it was exported");
     let part = [iov[1].part(10, 20).expect("a part of it")];
     assert_eq!(b.export_handles(to_a, &part, Way::Get), Some(Vec::new()), "of a part as well");
     assert_eq!(lacking(&mut b, to_c, &iov, Way::Get).len(), lacks.len(), "another peer was not");
@@ -157,13 +157,13 @@ pub fn memory_without_a_handle_is_refused<H: Harness>(h: &mut H) {
     for &way in ways(&a, to_b) {
         let started =
             a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, 64)], &[here], 64));
-        assert!(fails(h, &mut a, started), "{way:?} of memory that was never told of");
+        assert!(fails(h, &mut a, started), "{way:?} of memory that was never exported");
     }
     assert_eq!((text(&[here]), text(&[there])), (vec![1; 64], vec![0; 64]));
     h.quiet(&mut a);
 }
 
-/// More than a handle tells of, than the segments hold, or than there is room for.
+/// More than a handle names, than the segments hold, or than there is room for.
 pub fn nothing_outside_of_a_handle_is_touched<H: Harness>(h: &mut H) {
     let (Ends { mut a, to_b, b: _b, .. }, there) = with_memory(h, 4_096);
     let here = h.memory(&a, 8_192, true);
@@ -172,7 +172,7 @@ pub fn nothing_outside_of_a_handle_is_touched<H: Harness>(h: &mut H) {
     for &way in ways(&a, to_b) {
         let beyond = [seg(there, 4_000, 97)];
         let started = a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &beyond, &[here], 97));
-        assert!(fails(h, &mut a, started), "{way:?} beyond the end of what was told of");
+        assert!(fails(h, &mut a, started), "{way:?} beyond the end of what was exported");
         let started =
             a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, 10)], &[here], 11));
         assert!(fails(h, &mut a, started), "{way:?} of more than the segments hold");
@@ -194,7 +194,7 @@ pub fn nothing_outside_of_a_handle_is_touched<H: Harness>(h: &mut H) {
 }
 
 /// [`OpId`]: "given out by `start`, and never again", and each is over once.
-pub fn operations_are_told_apart<H: Harness>(h: &mut H) {
+pub fn operations_are_distinguished<H: Harness>(h: &mut H) {
     let (Ends { mut a, to_b, b: _b, .. }, there) = with_memory(h, 64_000);
     let mut seen: Vec<OpId> = Vec::new();
     for _ in 0..5 {
@@ -207,7 +207,7 @@ pub fn operations_are_told_apart<H: Harness>(h: &mut H) {
                 to_b,
                 &Direct::new(Grant::Request(REQUEST), &remote, &[*span], 8_000 - 900 * i),
             );
-            let op = op.expect("memory that it was told of");
+            let op = op.expect("memory that was exported to it");
             assert!(!seen.contains(&op), "{op:?} was given out before");
             seen.push(op);
             flying.push((op, i));
@@ -226,9 +226,9 @@ pub fn operations_are_told_apart<H: Harness>(h: &mut H) {
     h.quiet(&mut a);
 }
 
-/// [`cancel`](link_api::RmaLink::cancel): "no event tells of it any more, and when this returns its memory is
+/// [`cancel`](link_api::RmaLink::cancel): "no event reports it any more, and when this returns its memory is
 /// not accessed any more".
-pub fn a_cancelled_operation_touches_nothing_and_is_not_told_of<H: Harness>(h: &mut H) {
+pub fn a_cancelled_operation_touches_nothing_and_is_not_reported<H: Harness>(h: &mut H) {
     const LEN: usize = 256 << 10;
     let (Ends { mut a, to_b, mut b, to_a }, there) = with_memory(h, 2 * LEN);
     for (round, &way) in ways(&a, to_b).iter().cycle().take(4).enumerate() {
@@ -247,15 +247,15 @@ pub fn a_cancelled_operation_touches_nothing_and_is_not_told_of<H: Harness>(h: &
             assert!(is_retiring && tries < 1_000, "{what}");
             h.pass_long();
             let ways = ways(a, to_b);
-            tell((&mut b, to_a), (a, to_b), &[there], ways);
+            export((&mut b, to_a), (a, to_b), &[there], ways);
         };
         let mut op = start(&mut a, way, &front, here);
         // They may end once more after an operation by new ones is over.
         while op.is_err() && round > 0 {
-            export_anew(h, &mut a, "memory that it was told of");
+            export_anew(h, &mut a, "memory that was exported to it");
             op = start(&mut a, way, &front, here);
         }
-        let op = op.expect("memory that it was told of");
+        let op = op.expect("memory that was exported to it");
         (0..3 * round).for_each(|_| h.pass());
         a.cancel(op);
         let mut then = (text(&[here]), text(&[there]));
@@ -308,13 +308,13 @@ pub fn a_request_that_was_taken_back_starts_and_moves_nothing<H: Harness>(h: &mu
 }
 
 /// Also then [`Event::Done`] says that it is over, once.
-pub fn an_operation_to_a_peer_that_ends_is_told_of_once<H: Harness>(h: &mut H) {
+pub fn an_operation_to_a_peer_that_ends_is_reported_once<H: Harness>(h: &mut H) {
     const LEN: usize = 256 << 10;
     let (Ends { mut a, to_b, b, .. }, there) = with_memory(h, LEN);
     let here = h.memory(&a, LEN, true);
     let op =
         a.start(Way::Get, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
-    let op = op.expect("memory that it was told of");
+    let op = op.expect("memory that was exported to it");
     h.end(b);
     let (mut over, mut ended) = (0, false);
     h.until("the end of the peer, and of the operation", |_| {

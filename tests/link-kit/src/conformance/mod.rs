@@ -61,7 +61,7 @@ macro_rules! conform {
     (@ polls $new:expr) => { $crate::conform! { @@ polls $new;
         all_ways_to_poll_together_lose_nothing
         frames_of_one_peer_are_those_of_that_peer
-        a_link_that_is_told_to_have_frames_has_one
+        a_link_that_is_said_to_have_frames_has_one
     } };
     (@ peers $new:expr) => { $crate::conform! { @@ peers $new;
         a_name_is_one_peer_and_a_peer_one_name
@@ -70,11 +70,11 @@ macro_rules! conform {
         a_peer_that_is_not_there_is_gone
         a_number_that_was_forgotten_may_be_anothers
         a_peer_that_is_connected_is_not_forgotten
-        what_a_path_is_like_is_told_in_one_line
+        what_a_path_is_like_is_described_in_one_line
     } };
     (@ ends $new:expr) => { $crate::conform! { @@ ends $new;
-        an_end_is_told_once_and_after_all_frames
-        an_end_is_told_to_those_that_only_sent
+        an_end_is_reported_once_and_after_all_frames
+        an_end_is_reported_to_those_that_only_sent
         nothing_is_sent_to_a_peer_that_has_ended
         a_peer_that_is_cut_off_is_closed_and_others_are_not
         an_expected_peer_that_never_comes_is_given_up
@@ -97,7 +97,7 @@ macro_rules! conform {
         an_end_wakes
         room_wakes
         room_that_was_made_before_a_poll_wakes
-        an_end_that_is_still_to_be_told_wakes
+        an_end_that_is_still_to_be_reported_wakes
         a_channel_wakes
         an_idle_link_sleeps
         an_armed_link_says_so_until_it_is_polled
@@ -147,13 +147,13 @@ macro_rules! conform {
     } };
     (@ handles $new:expr) => { $crate::conform! { @@ handles $new;
         bytes_are_there_when_an_access_is_over
-        a_handle_is_told_once_to_each_peer
+        a_handle_is_exported_once_to_each_peer
         memory_without_a_handle_is_refused
         nothing_outside_of_a_handle_is_touched
-        operations_are_told_apart
-        a_cancelled_operation_touches_nothing_and_is_not_told_of
+        operations_are_distinguished
+        a_cancelled_operation_touches_nothing_and_is_not_reported
         a_request_that_was_taken_back_starts_and_moves_nothing
-        an_operation_to_a_peer_that_ends_is_told_of_once
+        an_operation_to_a_peer_that_ends_is_reported_once
     } };
     (@ flights $new:expr) => { $crate::conform! { @@ flights $new;
         memory_that_was_taken_back_in_flight_is_not_touched

@@ -127,7 +127,7 @@ pub fn a_peer_that_is_connected_is_not_forgotten<H: Harness>(h: &mut H) {
 }
 
 /// [`describe`](link_api::Link::describe).
-pub fn what_a_path_is_like_is_told_in_one_line<H: Harness>(h: &mut H) {
+pub fn what_a_path_is_like_is_described_in_one_line<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, .. } = h.pair();
     let name = h.nowhere();
     let absent = a.peer(&name);

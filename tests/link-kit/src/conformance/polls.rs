@@ -125,7 +125,7 @@ pub fn frames_of_one_peer_are_those_of_that_peer<H: Harness>(h: &mut H) {
 
 /// [`has_frames_of`](link_api::FrameLink::has_frames_of): where it says so, a frame of that peer comes; and not
 /// once all were taken.
-pub fn a_link_that_is_told_to_have_frames_has_one<H: Harness>(h: &mut H) {
+pub fn a_link_that_is_said_to_have_frames_has_one<H: Harness>(h: &mut H) {
     let Three { mut b, mut senders, known } = three(h);
     for round in 0..10 {
         assert!(!known.iter().any(|p| b.has_frames_of(*p)), "all frames were taken");

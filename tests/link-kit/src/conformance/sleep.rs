@@ -57,7 +57,7 @@ pub fn room_wakes<H: Harness>(h: &mut H) {
     for round in 0..5 {
         let mut sent = 0;
         let fd = a.wait_fd(WaitFd::All).expect("this group is for links with a descriptor");
-        // Room of the round before may be on its way still: what does not arm tells of it, and it is filled,
+        // Room of the round before may be on its way still: what does not arm reports it, and it is filled,
         // too.
         h.until("that a link which waits for room may sleep", |_| {
             while a.send(to_b, &bytes(900, sent), &[], 0, 0).is_ok() {
@@ -75,7 +75,7 @@ pub fn room_wakes<H: Harness>(h: &mut H) {
     }
 }
 
-/// Also room that was there by the last poll, which does not tell of it.
+/// Also room that was there by the last poll, which does not report it.
 pub fn room_that_was_made_before_a_poll_wakes<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     let fd = armed(h, &mut a);
@@ -96,7 +96,7 @@ pub fn room_that_was_made_before_a_poll_wakes<H: Harness>(h: &mut H) {
 }
 
 /// So is the end of a peer that was cut off, and that of one that was waited for in vain.
-pub fn an_end_that_is_still_to_be_told_wakes<H: Harness>(h: &mut H) {
+pub fn an_end_that_is_still_to_be_reported_wakes<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, b: _b, .. } = h.pair();
     let fd = armed(h, &mut a);
     a.dismiss(to_b, Parting::CutOff);
@@ -126,7 +126,7 @@ pub fn a_channel_wakes<H: Harness>(h: &mut H) {
         let start = Instant::now();
         while a.send(to_b, b"first", &[], 0, 0) == Err(Refused::Busy) {
             assert!(start.elapsed() < h.patience(), "a peer that is there is never reached");
-            // It may be made before that poll, which does not tell of it.
+            // It may be made before that poll, which does not report it.
             (0..20 * (round % 2)).for_each(|_| h.pass());
             assert!(next(&mut a).is_none(), "nothing was to come");
             assert!(!a.arm() || is_readable(fd, h.patience()), "a channel that was made does not wake");
@@ -148,7 +148,7 @@ pub fn an_idle_link_sleeps<H: Harness>(h: &mut H) {
     });
 }
 
-/// "Whether the last `arm` returned true and holds." A link may say `false` where it cannot tell, and never
+/// "Whether the last `arm` returned true and holds." A link may say `false` where it does not know, and never
 /// `true`.
 pub fn an_armed_link_says_so_until_it_is_polled<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();

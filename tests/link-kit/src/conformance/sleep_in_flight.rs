@@ -21,7 +21,7 @@ pub fn an_operation_that_is_over_wakes<H: Harness>(h: &mut H) {
             to_b,
             &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN),
         );
-        let op = op.expect("memory that it was told of");
+        let op = op.expect("memory that was exported to it");
         let start = Instant::now();
         loop {
             match next(&mut a) {

@@ -10,7 +10,7 @@ use wire::Seg;
 use crate::harness::Drive;
 use crate::{Ends, Harness, bytes, name, text};
 
-/// Where `off..off+len` of some memory is, as its owner tells a peer.
+/// Where `off..off+len` of some memory is, as its owner sends it to a peer.
 pub(super) fn seg(span: Span, off: usize, len: usize) -> Seg {
     Seg { addr: (span.addr() + off as u64).into(), len: (len as u64).into() }
 }
@@ -179,5 +179,5 @@ pub fn an_endpoint_that_ended_is_not_accessed<H: Harness>(h: &mut H) {
     h.until("a link that knows of an end", |_| a.channel(to_b) == Channel::Ended);
     assert_eq!(h.closed(&mut a).0, to_b);
     let answer = refused(&mut a, to_b, Grant::Request(name(3, 1)), there);
-    assert_eq!(answer, Some([NoDirect::Fault; 2]), "after its end was told of");
+    assert_eq!(answer, Some([NoDirect::Fault; 2]), "after its end was reported");
 }

@@ -43,7 +43,7 @@ pub(super) struct Way {
     /// Nothing more is sent, and why.
     pub(super) end: Option<Gone>,
     /// The receiver was woken for that.
-    pub(super) told: bool,
+    pub(super) notified: bool,
     /// The sender found no room for so many bytes.
     pub(super) starved: Option<usize>,
 }
@@ -153,7 +153,7 @@ impl Wire {
     }
 
     fn has_work(&self) -> bool {
-        let moves = |way: &Way| !way.transit.is_empty() || way.end.is_some() && !way.told;
+        let moves = |way: &Way| !way.transit.is_empty() || way.end.is_some() && !way.notified;
         !self.calls.is_empty() || !self.flights.is_empty() || self.ways.values().any(moves)
     }
 
@@ -166,8 +166,8 @@ impl Wire {
         for (&(_, to), way) in &mut self.ways {
             let n = way.transit.len().min(self.pace.stretch);
             way.arrived.extend(way.transit.drain(..n));
-            let ends = way.has_ended() && !way.told;
-            way.told |= ends;
+            let ends = way.has_ended() && !way.notified;
+            way.notified |= ends;
             if n > 0 || ends {
                 woken.push(to);
             }

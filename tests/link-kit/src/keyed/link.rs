@@ -28,15 +28,15 @@ pub(super) struct Peer {
     cut: bool,
     /// A frame to it found no channel, or no room.
     wants: bool,
-    /// Keys that it was told of.
-    pub(super) told: HashSet<u64>,
-    /// What it told of.
+    /// Keys that were exported to it.
+    pub(super) exported: HashSet<u64>,
+    /// What it exported.
     pub(super) learned: Vec<Handle>,
 }
 
 impl Peer {
     fn new(addr: Addr) -> Peer {
-        Peer { addr, channel: None, cut: false, wants: false, told: HashSet::new(), learned: Vec::new() }
+        Peer { addr, channel: None, cut: false, wants: false, exported: HashSet::new(), learned: Vec::new() }
     }
 }
 
@@ -365,7 +365,7 @@ impl FrameLink for KeyedLink {
                 };
             }
         }
-        // Whether ends or accesses come first is for a poll to tell.
+        // Whether ends or accesses come first is for a poll to find.
         if self.shared.lock().ways_to(self.id).iter().any(|(_, ready)| *ready) {
             return PollFrame::Unknown;
         }
@@ -411,14 +411,14 @@ impl SleepLink for KeyedLink {
         if self.held.is_some() || self.peers.iter().any(|p| p.cut) {
             return false;
         }
-        // No poll tells of what was wanted and is there now.
+        // No poll reports what was wanted and is there now.
         self.adopt();
         let mut wire = self.shared.lock();
         let id = self.id;
         let has = |channel| wire.ways.get(&(id, channel)).is_none_or(|way| way.starved.is_none());
         let mut served = false;
         for peer in self.peers.iter_mut().filter(|peer| peer.wants) {
-            // Nor does it tell of one that ended before there was a channel to it.
+            // Nor does it report one that ended before there was a channel to it.
             if peer.channel.map_or(!wire.names.contains_key(&peer.addr), has) {
                 (peer.wants, served) = (false, true);
             }

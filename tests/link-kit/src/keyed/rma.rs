@@ -89,8 +89,8 @@ impl RmaLink for KeyedLink {
                 self.handle_of(span)
             })?;
             let id = handle.id.get();
-            let told = self.peers[to.0 as usize].told.contains(&id);
-            if !told && !out.iter().any(|h| h.id.get() == id) {
+            let exported = self.peers[to.0 as usize].exported.contains(&id);
+            if !exported && !out.iter().any(|h| h.id.get() == id) {
                 out.push(handle);
             }
         }
@@ -100,7 +100,7 @@ impl RmaLink for KeyedLink {
     fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
         let peer = &mut self.peers[peer.0 as usize];
         match what {
-            HandleNote::Exported(handle) => _ = peer.told.insert(handle.id.get()),
+            HandleNote::Exported(handle) => _ = peer.exported.insert(handle.id.get()),
             HandleNote::Imported(handle) if handle.how == HOW => peer.learned.push(*handle),
             HandleNote::Imported(_) | HandleNote::Retired(_) => {}
         }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told_from_its_header() {
+    fn nonsense_is_found_by_its_header() {
         for bytes in [[2, 0, 0, 0, 0, 0, 0, 0], [1, 0, 1, 0, 0, 0, 0, 0], [1, 0, 0, 0, 4, 0, 0, 0]] {
             assert_eq!(take(&mut bytes.into(), 3), Next::Nonsense);
         }

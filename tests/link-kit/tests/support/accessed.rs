@@ -91,26 +91,26 @@ fn is_closed_in_time(is_write: bool) -> bool {
     let mr = share(&mut duo, target, 9);
     access(&mut duo, is_write, local, 0, 9);
     let (start, into) = (Instant::now(), if is_write { target } else { local });
-    let mut told = None;
-    while told.is_none() && !is_in_the_middle(into) {
+    let mut completion = None;
+    while completion.is_none() && !is_in_the_middle(into) {
         assert!(start.elapsed() < WAIT, "nothing is read");
-        told = told.or(duo.a.next());
+        completion = completion.or(duo.a.next());
         assert!(duo.b.next().is_none());
     }
     duo.b.domain.set_patience(link_api::Patience::Retried);
     while let Err(why) = duo.b.domain.mr_close(mr) {
         assert_eq!(why, Error::Busy);
         assert!(start.elapsed() < WAIT, "it is never closed");
-        told = told.or_else(|| duo.a.next());
+        completion = completion.or_else(|| duo.a.next());
     }
     forbid(target);
-    while told.is_none() {
+    while completion.is_none() {
         assert!(start.elapsed() < WAIT, "it is never over");
-        told = duo.a.next();
+        completion = duo.a.next();
         assert!(duo.b.next().is_none());
     }
-    let in_time = told.is_some_and(|c| c.err == Some(Error::BadKey));
-    assert!(in_time || told.is_some_and(|c| c.err.is_none()), "{told:?}");
+    let in_time = completion.is_some_and(|c| c.err == Some(Error::BadKey));
+    assert!(in_time || completion.is_some_and(|c| c.err.is_none()), "{completion:?}");
     // Others go on.
     duo.b.domain.set_patience(link_api::Patience::Second);
     duo.send(&[filled(100_000, 3)], &[room(100_000)]);

@@ -52,7 +52,7 @@ struct Net {
     halt: Option<usize>,
     /// The byte at which the next read to come there fails.
     breaks: Option<usize>,
-    /// Of reads of memory that is not lent any more nothing is told.
+    /// Reads of memory that is not lent any more have no completion.
     silent: bool,
     /// Memory that its owner's provider goes on to access for accesses that have ended before their time, or
     /// whose registration was closed meanwhile, by owner.
@@ -117,7 +117,7 @@ impl FakeNet {
         self.lock().halt = at;
     }
 
-    /// Has nothing told of reads of memory that is not lent any more, or all.
+    /// Whether reads of memory that is not lent any more have no completion.
     #[allow(dead_code)]
     pub fn silence(&self, on: bool) {
         self.lock().silent = on;
@@ -205,9 +205,9 @@ pub struct Fake {
     turn: u64,
     /// Nothing that is sent comes.
     pub deaf: bool,
-    /// Each message is lost, which is told.
+    /// Each message is lost, which is reported.
     pub failing: bool,
-    /// So many messages are lost, which is told; and then so many, which is not.
+    /// So many messages are lost, which is reported; and then so many, which is not.
     pub fails: u32,
     pub drops: u32,
     /// Messages that it took.
@@ -217,13 +217,13 @@ pub struct Fake {
     lost: Vec<u64>,
     /// Messages leave one by one, when it is called.
     pub slow: bool,
-    /// Likewise, and none does now.
+    /// As of `slow`, and none leaves now.
     pub stuck: bool,
-    /// Those that have not left: to where, what is told if they fail, and whether they are frames.
+    /// Those that have not left: to where, what is reported if they fail, and whether they are frames.
     staying: VecDeque<(Dest, u64, bool, Vec<u8>)>,
     /// Now and then there is no room.
     pub stingy: bool,
-    /// [`Poll::Soon`] tells of nothing in two of three calls.
+    /// [`Poll::Soon`] reports nothing in two of three calls.
     pub hasty: bool,
     /// Its descriptor stays readable, whatever was taken.
     pub noisy: bool,

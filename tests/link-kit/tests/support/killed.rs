@@ -223,7 +223,7 @@ fn an_initiator_that_is_killed_in_the_middle_of_its_read() {
     {
         assert!(other.here.next().is_none());
         is_read |= other.counts.lent.load(Relaxed) > 0 || other.counts.writes.load(Relaxed) > 0;
-        assert!(start.elapsed() < WAIT, "its end is never told");
+        assert!(start.elapsed() < WAIT, "its end is never reported");
     }
     let status = other.process.0.wait().expect("a process");
     assert_eq!(

@@ -23,7 +23,7 @@ pub fn filled(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
 }
 
-/// A caller that a test plays: its connection to a link that offers rails, the keys, and where it was told
+/// A caller that a test plays: its connection to a link that offers rails, the keys, and where it has read
 /// that rails can be made.
 pub struct Played {
     pub stream: TcpStream,

@@ -63,7 +63,7 @@ impl Word for TwinWord {
     }
 }
 
-/// Likewise, of 64 bits.
+/// A word of 64 bits that forgets what its twin forgets.
 #[derive(Debug)]
 pub(crate) struct WideTwin(AtomicU64, Twin);
 

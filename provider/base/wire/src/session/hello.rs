@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_and_other_versions_are_told_apart() {
+    fn nonsense_and_other_versions_are_distinguished() {
         let good = one().encode();
         let with = |at: usize, byte: u8| {
             let mut bytes = good;

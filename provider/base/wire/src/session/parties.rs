@@ -329,14 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_told_what_an_answerer_makes_of_it() {
+    fn a_caller_gets_the_verdict_of_an_answerer() {
         let declined = [Verdict::Crossing, Verdict::Known, Verdict::Full, Verdict::Other, Verdict::Busy];
         for verdict in declined.into_iter().chain([Verdict::Denied]) {
             let (mut caller, mut answerer) = parties(b"key", b"key");
             let proof = said(caller.hear(&answerer.hear_hello(&caller.hello()).unwrap()));
             let proven = answerer.hear_proof(&proof).unwrap();
-            let told = caller.hear(&proven.verdict(verdict));
-            assert!(matches!(told, Ok(Next::Declined(_, v)) if v == verdict), "{told:?}");
+            let next = caller.hear(&proven.verdict(verdict));
+            assert!(matches!(next, Ok(Next::Declined(_, v)) if v == verdict), "{next:?}");
             assert_eq!(caller.confirmation(), None);
         }
     }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_as_such() {
+    fn another_version_is_reported_as_such() {
         let (mut caller, mut answerer) = parties(b"key", b"key");
         let mut newer = caller.hello();
         newer[10] ^= 1;
@@ -477,7 +477,7 @@ mod tests {
         "0100000000000000db6433841aedd0ceb470ecdac857ea83fae0e5f6482b84c8b7b8271ec4f2f359",
     ];
 
-    /// Likewise.
+    /// Computed by other means, as the module's documentation says.
     const GOLDEN: [&str; 4] = [
         "575a4965fb867b579fca36752e1c964e0ad8ba39b9d79da73509f00d66702b91",
         "c1db631996e603b43825ca296c098a9e4daac5b64c41b273e7d7fed567300705",

@@ -357,7 +357,7 @@ impl<L: RmaLink> Domain<L> {
             outcome = outcome.and(concealed).and(ended);
         }
         if let Err(InUse) = outcome {
-            // Peers that take memory back likewise wait for an answer.
+            // Peers that take memory back wait for an answer, too.
             self.progress();
             return Err(Error::Busy);
         }

@@ -14,12 +14,12 @@ use wire::Addr;
 const PART: usize = 4 << 20;
 const ALL: usize = 32 << 20;
 
-/// Whether a path was told of, and how bytes went.
-type Told = (bool, Vec<(How, usize)>);
+/// Whether a path was reported, and how bytes went.
+type Reported = (bool, Vec<(How, usize)>);
 
 /// How bytes went, or came.
 #[derive(Clone, Debug, Default)]
-struct Book(Arc<Mutex<Told>>);
+struct Book(Arc<Mutex<Reported>>);
 
 impl Meter for Book {
     fn path(&mut self, _: &Addr, _: &'static str, _: String) {
@@ -128,7 +128,7 @@ fn on_one_device_what_is_short_goes_in_frames_once_that_is_known() {
         if one {
             net.one_device();
         }
-        // The first tells the receiver where the buffers are; a message of 640 KiB is long enough.
+        // With the first the receiver gets the handles of the buffers; a message of 640 KiB is long enough.
         for (n, (len, bounces)) in
             [(50_000, true), (50_000, false), (655_359, false), (655_360, true)].into_iter().enumerate()
         {

@@ -81,7 +81,7 @@ fn writes_and_reads_are_one_copy_too() {
 }
 
 #[test]
-fn an_allocation_is_told_of_once() {
+fn an_allocation_is_exported_once() {
     let mut net = net();
     let (src, dst) = (net.device(100), net.device(100));
     for i in 0..3 {

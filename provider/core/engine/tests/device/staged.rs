@@ -77,7 +77,7 @@ fn all_else_goes_on_while_a_device_copies() {
             assert_eq!(net[1].look(theirs, len), pattern(len, n + 5), "{case}");
         }
         assert!(net[0].tx().is_empty() && net[1].rx().is_empty(), "{case}: before the device is done");
-        // No sleep while a device is at work that tells nothing.
+        // No sleep while a device is at work that notifies nothing.
         let at = if slow == Slow::Sender { 0 } else { 1 };
         assert!(!net[at].arm(), "{case}");
         net.hold_device(held, false);

@@ -124,7 +124,7 @@ fn what_takes_more_than_a_copy_goes_the_general_way() {
     let got = net[0].received();
     assert_eq!((got.ctx, got.err, got.len, got.olen), (Ctx(4), Some(Error::Truncated), 8, 4));
     assert_eq!(net[0].look(room, 16)[8..], [0; 8]);
-    // The sender is told of the delivery.
+    // The sender has a completion of the delivery.
     let mut net = stream();
     let (room, bytes) = (net.memory(0, 64), net.bytes(1, &pattern(8, 2)));
     let op = tagged(0, std::slice::from_ref(&bytes), 1, 5);

@@ -119,7 +119,7 @@ fn an_address_that_was_not_inserted_is_refused() {
 }
 
 #[test]
-fn a_cancelled_receive_is_told_of_and_takes_nothing() {
+fn a_cancelled_receive_is_reported_and_takes_nothing() {
     let mut net = Net::new(2);
     let rx = net[1].rx;
     net[1].recv(&with_tag(&[], 7, 1)).unwrap();
@@ -241,7 +241,7 @@ fn peek(net: &mut Net, pattern: Pattern, what: Peek, ctx: usize) -> engine::Comp
 }
 
 #[test]
-fn a_peek_tells_of_a_message_and_leaves_it() {
+fn a_peek_reports_a_message_and_leaves_it() {
     for len in [20, 3000] {
         let mut net = Net::new(2);
         let none = peek(&mut net, any_peer(Some((7, 0))), Peek::Leave, 1);

@@ -393,7 +393,7 @@ fn completions_come_only_where_asked_for_but_failures_always() {
 }
 
 #[test]
-fn a_fault_on_the_way_is_told_to_both() {
+fn a_fault_on_the_way_is_reported_to_both() {
     let mut net = Net::new(2);
     let (src, dst) = (net.memory(0, 3000), net.memory(1, 3000));
     net.fault(2);

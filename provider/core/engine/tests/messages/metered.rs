@@ -9,12 +9,12 @@ use wire::Addr;
 
 type Counts = BTreeMap<(Side, How), (u64, usize)>;
 
-/// What has been told: sums by side and way, links of paths, what fell back.
-type Told = (Counts, Vec<String>, Vec<Fallback>);
+/// What has been reported: sums by side and way, links of paths, what fell back.
+type Reported = (Counts, Vec<String>, Vec<Fallback>);
 
-/// Counts by side and way, and keeps what it is told of paths.
+/// Counts by side and way, and keeps what is reported of paths.
 #[derive(Clone, Debug, Default)]
-struct Book(Arc<Mutex<Told>>);
+struct Book(Arc<Mutex<Reported>>);
 
 impl Book {
     fn take(&self) -> Vec<(Side, How, u64, usize)> {
@@ -89,14 +89,14 @@ fn long_messages_are_counted_by_the_way_that_they_went() {
 }
 
 #[test]
-fn what_falls_back_to_frames_is_told_once_and_counted_as_such() {
+fn what_falls_back_to_frames_is_reported_once_and_counted_as_such() {
     let (mut net, [a, b]) = metered(Direct::Never, false);
     message(&mut net, 20_000);
     message(&mut net, 20_000);
     assert_eq!(a.take(), [(Side::Ours, How::Frames, 2, 40_000)]);
     assert_eq!(b.take(), [(Side::Theirs, How::Frames, 2, 40_000)]);
-    let told = std::mem::take(&mut b.0.lock().unwrap().2);
-    assert_eq!(told, [Fallback::Peer]);
+    let reasons = std::mem::take(&mut b.0.lock().unwrap().2);
+    assert_eq!(reasons, [Fallback::Peer]);
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Want {
     }
 }
 
-/// What a node must tell of one message.
+/// What a node must report of one message.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     msg: Msg,

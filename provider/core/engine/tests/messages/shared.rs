@@ -111,12 +111,12 @@ fn share(net: &mut Net, rx: RxId, rx_cq: Option<CqId>) -> EpId {
 }
 
 #[test]
-fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_called() {
+fn what_is_not_of_a_message_is_reported_in_the_queue_of_the_endpoint_that_was_called() {
     let mut net = Net::new(2);
     let (rx, room) = (net[1].srx_open(), net.memory(1, 8));
     let queues = [net[1].cq_open(8), net[1].cq_open(8)];
     let [deaf, _, last] = [None, Some(queues[0]), Some(queues[1])].map(|cq| share(&mut net, rx, cq));
-    let told = |net: &mut Net, ctx| {
+    let has_error = |net: &mut Net, ctx| {
         queues.map(|cq| {
             let found = net[1].cq_error(cq);
             assert!(found.is_none_or(|c| (c.ctx.0, c.err) == (ctx, Some(Error::Cancelled))));
@@ -130,7 +130,7 @@ fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_cal
             None => net[1].cancel(rx, Ctx(5)).unwrap(),
             Some(ep) => net[1].ep_cancel(ep, Ctx(5)).unwrap(),
         }
-        assert_eq!(told(&mut net, 5), expected, "{by:?}");
+        assert_eq!(has_error(&mut net, 5), expected, "{by:?}");
     }
     for (by, at) in [(None, 0), (Some(deaf), 0), (Some(last), 1)] {
         let (pattern, ctx, flags) =
@@ -144,7 +144,7 @@ fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_cal
 }
 
 #[test]
-fn a_message_that_a_peek_finds_is_told_of_in_the_queue_of_the_endpoint_that_was_called() {
+fn a_message_that_a_peek_finds_is_reported_in_the_queue_of_the_endpoint_that_was_called() {
     for what in [Peek::Leave, Peek::Claim, Peek::Discard] {
         let (mut net, rx, [_, first], to) = sharing();
         let queue = net[1].cq_open(8);
@@ -179,7 +179,7 @@ fn a_message_that_a_peek_finds_is_told_of_in_the_queue_of_the_endpoint_that_was_
 
 /// By the context itself, where the message came to an endpoint that has no queue.
 #[test]
-fn what_a_peek_finds_of_an_endpoint_without_a_queue_is_told_of_in_the_first_one() {
+fn what_a_peek_finds_of_an_endpoint_without_a_queue_is_reported_in_the_first_one() {
     let (mut net, rx, _, _) = sharing();
     let (link, av, own) = (net.link(), net[1].av, net[1].rx_cq);
     let (place, tx_cq) = (link.place(), Some(net[1].tx_cq));
@@ -208,7 +208,7 @@ fn a_shared_multi_receive_buffer_is_given_back_whichever_endpoint_fills_it() {
         let got: Vec<_> = net[1].rx().iter().map(|c| (c.len, c.what.contains(What::MULTI_RECV))).collect();
         let expected: &[_] = if last == 1 { &[(len, true)] } else { &[(len, false), (len, true)] };
         assert_eq!(got, expected, "{last}, {len}");
-        // What fails is told of in any case.
+        // What fails has a completion in any case.
         net[1].recv_at(rx, &Recv { flags: OpFlags::AS_BOUND, ..from_any(&[], 8) }).unwrap();
         net[0].send(&msg(to[0], &[src], 0)).unwrap();
         net.settle();

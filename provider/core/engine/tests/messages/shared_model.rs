@@ -1,5 +1,5 @@
 //! Random receives of a shared context, whose endpoints have queues of their own, and one of which closes:
-//! each receive ends once, and is told of in the queue of the endpoint that its message came to, as that
+//! each receive ends once, and is reported in the queue of the endpoint that its message came to, as that
 //! endpoint has it.
 
 use engine::{
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Debug)]
 struct Posted {
     flags: OpFlags,
-    told: Vec<(usize, Option<Error>)>,
+    ends: Vec<(usize, Option<Error>)>,
     given_back: usize,
 }
 
@@ -95,7 +95,7 @@ impl Run {
     fn post(&mut self, tag: Option<u64>, flags: OpFlags, room: usize) {
         let pattern = Pattern { src: ADDR_UNSPEC, tag: tag.map(|t| (t, 0)) };
         let (iov, ctx) = ([self.net.memory(1, room)], Ctx(self.posted.len()));
-        self.posted.push(Posted { flags, told: Vec::new(), given_back: 0 });
+        self.posted.push(Posted { flags, ends: Vec::new(), given_back: 0 });
         self.net[1].recv_at(self.rx, &Recv { pattern, iov: &iov, ctx, flags }).unwrap();
     }
 
@@ -117,11 +117,11 @@ impl Run {
                     None => self.net[1].cancel(self.rx, ctx),
                 };
                 assert!(matches!(found, Ok(()) | Err(Error::NotFound)), "{found:?}");
-                let before = self.posted[ctx.0].told.len();
+                let before = self.posted[ctx.0].ends.len();
                 self.look();
                 if found.is_ok() {
-                    let told = &self.posted[ctx.0].told[before..];
-                    assert!(told.contains(&(by.unwrap_or(0), Some(Error::Cancelled))), "{told:?} by {by:?}");
+                    let ends = &self.posted[ctx.0].ends[before..];
+                    assert!(ends.contains(&(by.unwrap_or(0), Some(Error::Cancelled))), "{ends:?} by {by:?}");
                 }
             }
             Step::Cancel { .. } => {}
@@ -142,7 +142,7 @@ impl Run {
         for (at, queue) in self.queues.into_iter().enumerate() {
             while let Some(c) = self.net[1].next(queue) {
                 let posted = &mut self.posted[c.ctx.0];
-                posted.told.push((at, c.err));
+                posted.ends.push((at, c.err));
                 posted.given_back += usize::from(c.what.contains(What::MULTI_RECV));
                 let asked = posted.flags.contains(OpFlags::COMPLETION)
                     || posted.flags.contains(OpFlags::AS_BOUND) && at == WRITES;
@@ -161,8 +161,8 @@ impl Run {
         self.look();
         let single = |p: &&Posted| !p.flags.contains(OpFlags::MULTI_RECV);
         for p in self.posted.iter().filter(single) {
-            assert!(p.told.len() <= 1, "{p:?}");
-            assert!(p.told.len() == 1 || !p.flags.contains(OpFlags::COMPLETION), "{p:?}");
+            assert!(p.ends.len() <= 1, "{p:?}");
+            assert!(p.ends.len() == 1 || !p.flags.contains(OpFlags::COMPLETION), "{p:?}");
         }
         for p in self.posted.iter().filter(|p| !single(p)) {
             assert_eq!(p.given_back, 1, "{p:?}");

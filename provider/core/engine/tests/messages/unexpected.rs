@@ -17,7 +17,7 @@ fn way(n: usize) -> (usize, u64) {
 }
 
 /// Sends `count` messages to node 0, which takes them in and has no receive for them. Every fifth is to be
-/// told when it has been delivered.
+/// reported when it has been delivered.
 fn flood(net: &mut Net, count: usize) {
     for n in 0..count {
         let (from, tag) = way(n);
@@ -70,14 +70,14 @@ fn each_receive_takes_the_oldest_message_that_it_fits() {
     }
     assert_eq!(net[0].unexpected(), 0);
     for of in 1..=SENDERS {
-        let mut told: Vec<usize> = net[of].tx().iter().map(|done| done.ctx.0).collect();
-        told.sort_unstable();
-        assert!(told.into_iter().eq((0..COUNT).filter(|n| way(*n).0 == of)), "all are told of, once");
+        let mut completed: Vec<usize> = net[of].tx().iter().map(|done| done.ctx.0).collect();
+        completed.sort_unstable();
+        assert!(completed.into_iter().eq((0..COUNT).filter(|n| way(*n).0 == of)), "all complete, once");
     }
 }
 
 #[test]
-fn what_is_told_on_delivery_is_told_after_the_receive() {
+fn what_completes_on_delivery_completes_after_the_receive() {
     let mut net = Net::new(2);
     let bytes = net.bytes(1, &pattern(8, 1));
     for ctx in 0..3 {
@@ -106,7 +106,7 @@ fn poll(net: &mut Net, to: &mut impl FnMut(&Completion)) -> Option<PollFast> {
     if net[0].rests() { None } else { Some(net[0].poll_fast(cq, to)) }
 }
 
-/// Likewise, by which nothing completes; how many messages that took in.
+/// As [`poll`], by which nothing completes; how many messages that took in.
 fn look(net: &mut Net) -> (Option<PollFast>, usize) {
     let before = waiting(net);
     let found = poll(net, &mut |entry| panic!("{entry:?}"));

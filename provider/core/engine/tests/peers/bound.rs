@@ -240,8 +240,12 @@ fn a_refused_access_without_an_answer_is_reported_to_its_initiator() {
         let remote = [seg];
         net[0].rma(&engine::Rma { flags: INJECT, ..write(1, &part, &remote, 3) }).unwrap();
         net.settle();
-        let told = net[0].sent();
-        assert_eq!((told.err, told.ctx, told.what), (Some(err), Ctx(0), What::RMA | What::WRITE), "{at}");
+        let failure = net[0].sent();
+        assert_eq!(
+            (failure.err, failure.ctx, failure.what),
+            (Some(err), Ctx(0), What::RMA | What::WRITE),
+            "{at}"
+        );
         let atomic = engine::Atomic {
             to: 1,
             op: hmem::AtomicOp::Sum,
@@ -256,8 +260,8 @@ fn a_refused_access_without_an_answer_is_reported_to_its_initiator() {
         };
         net[0].atomic(&atomic).unwrap();
         net.settle();
-        let told = net[0].sent();
-        assert_eq!((told.err, told.what), (Some(err), What::ATOMIC | What::WRITE), "{at}");
+        let failure = net[0].sent();
+        assert_eq!((failure.err, failure.what), (Some(err), What::ATOMIC | What::WRITE), "{at}");
     }
     // A counter counts it as the failure it is.
     let ep = net[0].ep;

@@ -108,8 +108,8 @@ fn start(net: &mut Net, deed: Deed, here: Span, peer: Span) -> (usize, usize) {
     }
 }
 
-/// Whether the failure, if it is one, tells of a death: also where a direct copy is the first to notice.
-fn told(c: &Completion) -> bool {
+/// Whether the failure, if it is one, is that of a death: also where a direct copy is the first to notice.
+fn is_of_death(c: &Completion) -> bool {
     matches!(c.err, None | Some(Error::Reset))
 }
 
@@ -130,7 +130,7 @@ fn die_after(deed: Deed, direct: Direct, capacity: usize, steps: usize) -> bool 
     net.settle();
     let (tx, rx) = (net[0].tx(), net[0].rx());
     assert_eq!(tx.len(), sends, "{case:?} {tx:?}");
-    assert!(tx.iter().chain(&rx).all(told), "{case:?} {tx:?} {rx:?}");
+    assert!(tx.iter().chain(&rx).all(is_of_death), "{case:?} {tx:?} {rx:?}");
     if recvs == usize::MAX {
         let backs = rx.iter().filter(|c| c.what.contains(What::MULTI_RECV)).count();
         assert_eq!(backs, 1, "{case:?} {rx:?}");
@@ -268,7 +268,7 @@ fn a_successor_is_talked_to_like_anyone() {
 }
 
 #[test]
-fn why_a_peer_cannot_be_reached_is_told_by_the_completion() {
+fn why_a_peer_cannot_be_reached_is_reported_by_the_completion() {
     let mut net = Net::new(2);
     let (large, remote) = (net.memory(0, 3000), [there(0, 3000, 1)]);
     let why = [
@@ -289,7 +289,7 @@ fn why_a_peer_cannot_be_reached_is_told_by_the_completion() {
         net[0].rma(&read(1, &[large], &remote, 2)).unwrap();
         let c = net[0].sent();
         assert_eq!((c.ctx.0, c.err, c.what), (2, Some(err), What::RMA | What::READ));
-        // What wants no completion has only the post to be told by.
+        // What wants no completion has its error from the post alone.
         for flags in [OpFlags::empty(), OpFlags::INJECT] {
             assert_eq!(net[0].send(&Send { flags, ..msg(1, &[], 3) }), Err(err));
         }

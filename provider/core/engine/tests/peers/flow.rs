@@ -75,8 +75,8 @@ fn an_injected_buffer_may_be_used_again_at_once() {
     assert_eq!(net[0].sent().ctx.0, 1);
 }
 
-/// An endpoint's level may be delivery, as MPICH's and Intel MPI's is: of what is injected no completion
-/// tells, unless a counter counts it.
+/// An endpoint's level may be delivery, as MPICH's and Intel MPI's is: what is injected has no completion
+/// there, unless a counter counts it.
 #[test]
 fn an_injected_message_is_plain_unless_its_delivery_is_counted() {
     let injected = INJECT | OpFlags::DELIVERY;

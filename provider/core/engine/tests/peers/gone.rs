@@ -11,7 +11,7 @@ fn expect(net: &mut Net, first: usize) {
     net[0].recv(&Recv { pattern, ..from_any(&[], first + 1) }).unwrap();
 }
 
-/// One that only the call tells of.
+/// One whose error only the call returns.
 fn inject(to: u64) -> Send<'static> {
     Send { flags: OpFlags::INJECT, ..msg(to, &[], 0) }
 }
@@ -133,7 +133,7 @@ fn a_receive_waits_for_the_successor_of_one_that_died() {
         net[1].send(&tagged(0, &[], 3, 0)).unwrap();
         net.settle();
         assert_eq!(failures(&mut net), [(2, None)]);
-        // The end of one that was only looked for is told of like any other's.
+        // The end of one that was only looked for is reported like any other's.
         expect(&mut net, 3);
         net.kill(1);
         net.settle();

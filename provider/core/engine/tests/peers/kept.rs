@@ -117,5 +117,5 @@ fn completions_of_what_peers_do_on_their_own_have_a_limit() {
         done += 1;
     }
     assert!(done <= most && done + 8 > most, "{done} of {most}");
-    assert!(refused > 0, "the peers are not told");
+    assert!(refused > 0, "the peers have no error");
 }

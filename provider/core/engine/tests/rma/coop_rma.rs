@@ -1,4 +1,4 @@
-//! Large reads and writes that both sides copy, and peers that are told of them without end.
+//! Large reads and writes that both sides copy, and frames about them to peers without end.
 
 use engine::{Error, Send};
 use testkit::*;
@@ -71,7 +71,7 @@ fn a_target_that_is_not_there_is_not_waited_for() {
         assert!(
             net[1].look(target, len) == pattern(len, seed) && net[0].look(local, len) == pattern(len, seed)
         );
-        // What it is told late is of no use, and does no harm.
+        // Frames about it that come late are of no use, and do no harm.
         net.settle();
         assert_eq!(net.pieces_helped(), 0);
         net.assert_idle();
@@ -135,11 +135,11 @@ fn a_target_that_does_not_look_is_written_and_read_without_end() {
 }
 
 #[test]
-fn a_sender_that_does_not_look_is_not_told_to_share_without_end() {
+fn a_sender_that_does_not_look_is_not_sent_requests_without_end() {
     let len = 64 << 10;
     let mut net = Net::warm(Setup { capacity: 16, ..Setup::default() });
     let (src, dst) = (net.memory(0, len), net.memory(1, len));
-    let mut told = 0;
+    let mut requests = 0;
     for i in 0..400 {
         net[1].recv(&with_tag(&[dst], 0, i)).unwrap();
         if net[0].send(&Send { tag: Some(0), ..msg(1, &[src], i) }).is_err() {
@@ -152,13 +152,13 @@ fn a_sender_that_does_not_look_is_not_told_to_share_without_end() {
         net.tamper(1, 0, |frame| {
             sharing.set(sharing.get() + usize::from(Head::of(frame).unwrap().op() == Some(Op::CoopFetch)));
         });
-        told = sharing.get();
+        requests = sharing.get();
         net[0].tx();
         net[1].rx();
         // With as many answers they are half of what there is room for.
-        assert!(told <= 4, "{told} frames without need");
+        assert!(requests <= 4, "{requests} frames without need");
     }
-    assert!(told > 0);
+    assert!(requests > 0);
 }
 
 /// A node that says it has begun to read or write `len` bytes of key 7 by pieces of `piece`.

@@ -123,7 +123,7 @@ impl Run {
         (memory, self.key)
     }
 
-    /// Bytes of the initiator, likewise.
+    /// Bytes of the initiator, a device's now and then.
     fn source(&mut self, bytes: &[u8]) -> Span {
         if self.dice.below(8) > 0 {
             return self.net.bytes(0, bytes);

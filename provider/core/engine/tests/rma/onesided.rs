@@ -37,7 +37,7 @@ fn the_target_need_not_do_anything() {
         );
         net[0].rma(&read(1, &[dst], &remote, 2)).unwrap();
         assert_eq!((net[0].sent().ctx.0, net[0].look(dst, LONG)), (2, pattern(LONG, 2)));
-        // Small ones likewise, if they are to be there when they complete.
+        // Small ones, too, if they are to be there when they complete.
         let (few, back) = (net.bytes(0, b"few"), net.memory(0, 3));
         let remote = [there(base + 1, 3, 7)];
         net[0].rma(&delivered(write(1, &[few], &remote, 3))).unwrap();

@@ -207,7 +207,7 @@ fn nothing_of_a_closed_registration_is_accessed() {
                         assert!(done[0].err.is_some() || fine, "{case}: {:?}", done[0]);
                         assert!(
                             done[0].err.is_some() || stage > 0 || !is_write,
-                            "{case}: told that it was written"
+                            "{case}: completed as written"
                         );
                     }
                     // What others have under way with the same memory goes on.

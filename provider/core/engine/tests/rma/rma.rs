@@ -129,7 +129,7 @@ fn both_sides_of_a_transfer_are_equally_long() {
 }
 
 #[test]
-fn cq_data_tells_the_target_once_the_bytes_are_there() {
+fn cq_data_is_at_the_target_once_the_bytes_are_there() {
     let large = Direct::ALL.map(|direct| (3000, direct));
     for (len, direct) in [(0, Direct::InCall), (100, Direct::InCall)].into_iter().chain(large) {
         let mut net = Net::with(2, Setup { direct, ..Setup::default() });
@@ -397,7 +397,7 @@ fn a_refused_write_does_not_loosen_the_order() {
 }
 
 #[test]
-fn a_fault_at_the_target_is_told_to_the_initiator() {
+fn a_fault_at_the_target_is_reported_to_the_initiator() {
     for is_write in [true, false] {
         let mut net = Net::new(2);
         let (local, target) = (net.memory(0, 3000), net.memory(1, 3000));

@@ -167,7 +167,7 @@ impl Port {
         self.ops.lock().unwrap().done.remove(&op.0).transpose().map_err(Error::Engine)
     }
 
-    /// Likewise, asleep until then.
+    /// The buffer back, once the operation is over. It sleeps until then.
     pub fn wait(&self, op: &Op, ms: i32) -> Result<Vec<u8>, Error> {
         let until = Deadline::after_ms(ms);
         let ended =

@@ -63,7 +63,7 @@ impl Report for Place {
             fi::FI_CQ_FORMAT_TAGGED => unsafe {
                 self.buf.cast::<fi::fi_cq_tagged_entry>().add(self.n).write(Entry::of(c));
             },
-            // SAFETY: likewise.
+            // SAFETY: the promise of `new`: entry `n` has room for one of the format.
             format => unsafe {
                 let to = self.buf.byte_add(self.n * entry::size(format));
                 write_shorter(format, to, c.ctx, c.what, c.len, c.buf, c.data);

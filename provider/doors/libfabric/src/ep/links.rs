@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::param::tests::with_links;
 
-    fn told(list: &str) -> Vec<(&'static str, bool, String)> {
+    fn offers_of(list: &str) -> Vec<(&'static str, bool, String)> {
         let own = Addr::new("127.0.0.1:0".parse().unwrap());
         let all = standing_with(&with_links(list), own, None);
         all.into_iter().map(|s| (s.link, s.offers.is_ok(), s.offers.unwrap_or_else(|why| why))).collect()
@@ -185,13 +185,13 @@ mod tests {
 
     #[test]
     fn each_link_says_whether_it_is_to_be_had() {
-        let all = told("shm");
+        let all = offers_of("shm");
         assert_eq!(
             all.iter().map(|t| (t.0, t.1)).collect::<Vec<_>>(),
             [("shm", true), ("tcp", false), ("ofi", false)]
         );
         assert!(all[1..].iter().all(|t| t.2 == "FI_STRAIT_LINKS does not name it"), "{all:?}");
-        let all = told("tcp");
+        let all = offers_of("tcp");
         assert_eq!(
             all.iter().map(|t| (t.0, t.1)).collect::<Vec<_>>(),
             [("shm", false), ("tcp", true), ("ofi", false)]
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn an_endpoint_that_cannot_be_opened_says_which_link_it_lacks() {
         // There is no core in these tests.
-        let all = told("shm,ofi:tcp");
+        let all = offers_of("shm,ofi:tcp");
         assert_eq!((all.len(), all[0].0, all[0].1), (1, "ofi", false));
         assert!(all[0].2.contains("no core"), "{all:?}");
     }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_the_limit_is_told() {
+    fn without_memory_the_limit_is_reported() {
         let lack = with("shm")(std::io::Error::from_raw_os_error(libc::ENOMEM));
         assert_eq!(lack.errno, Errno::NOMEM);
         assert!(

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_is_told_by_name() {
+    fn what_lacks_is_named() {
         let asked = FI_MSG | FI_COLLECTIVE | FI_MULTICAST | 1 << 62;
         assert_eq!(
             text(Kind::Flags, asked, FI_MSG),

@@ -34,7 +34,7 @@ fn all_of_it_can_be_closed() {
             assert_eq!(call!(w.domain, ops.endpoint(w.info, &mut ep, NO)), 0);
             ep
         };
-        // A message that waits for a receive, of which the peer is to be told.
+        // A message that waits for a receive, whose error the peer is to have.
         let (to, long) = (other.insert(&name), vec![1u8; 1 << 20].leak().as_mut_ptr());
         while call!(theirs, msg.send(long.cast(), 1 << 20, NO, to, NO)) == AGAIN {}
 

@@ -153,7 +153,7 @@ fn a_change_of_a_counter_that_was_not_read_keeps_from_sleeping() {
         assert_eq!(trywait(), 0);
         assert_eq!(add(w.cntr), 0);
         assert_eq!(trywait(), -fi::FI_EAGAIN);
-        // It was told so.
+        // That was returned once.
         assert_eq!(trywait(), 0);
         assert_eq!(add(w.cntr), 0);
         assert_eq!(call!(w.cntr, ops.set(3)), 0);
@@ -191,7 +191,7 @@ fn a_signal_that_kept_from_sleeping_ends_a_blocking_read_too() {
         let early = begun.then(|| thread::spawn(read));
         thread::sleep(Duration::from_millis(50));
         assert_eq!(call!(w.cq, ops.signal()), 0);
-        until("the signal is there to be told", || trywait() == 0);
+        until("the signal is there to be reported", || trywait() == 0);
         let took = early.map_or_else(read, |reader| reader.join().unwrap());
         assert!(took < Duration::from_secs(10), "the read ended after {took:?}");
     }
@@ -199,7 +199,7 @@ fn a_signal_that_kept_from_sleeping_ends_a_blocking_read_too() {
 }
 
 #[test]
-fn what_another_thread_was_told_of_a_counter_keeps_from_sleeping() {
+fn what_another_thread_has_read_of_a_counter_keeps_from_sleeping() {
     let w = World::new(Setting::default());
     let (fabric, cntr) = (Shared(w.fabric), Shared(w.cntr));
     let trywait = move || {
@@ -216,7 +216,7 @@ fn what_another_thread_was_told_of_a_counter_keeps_from_sleeping() {
             look(cntr.get());
             // What wakes the first thread stands until that one looks, and for a time if it does not.
             let kept = trywait();
-            until("it was told itself", || trywait() == 0);
+            until("it has returned that itself", || trywait() == 0);
             kept
         });
         assert_eq!(other.join().unwrap(), -fi::FI_EAGAIN);

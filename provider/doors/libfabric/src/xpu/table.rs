@@ -96,7 +96,7 @@ unsafe extern "C" fn cq_open(
     cq: *mut *mut fi::fid_cq,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: likewise, with NULL or attributes.
+    // SAFETY: the application passes an open domain and context, attributes or NULL, and a place.
     guard(|| unsafe {
         let domain = obj::<DomainFid, _>(domain)?;
         cq::open_for(domain, attr, Some(of(ctx, &domain.shared)?), cq, context)
@@ -110,7 +110,7 @@ unsafe extern "C" fn cntr_open(
     cntr: *mut *mut fi::fid_cntr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: likewise.
+    // SAFETY: the application passes an open domain and context, attributes or NULL, and a place.
     guard(|| unsafe {
         let domain = obj::<DomainFid, _>(domain)?;
         cntr::open_for(domain, attr, Some(of(ctx, &domain.shared)?), cntr, context)
@@ -129,7 +129,7 @@ unsafe extern "C" fn mr_desc(
         let mr = unsafe { obj::<mr::MrFid, _>(mr)? };
         let (span, named) = mr.for_device().ok_or(Errno::OPNOTSUPP)?;
         let desc = fi::fi_mr_xpu_desc { buf, len, flags, ctx };
-        // SAFETY: likewise; closing the registration takes it out again.
+        // SAFETY: the application's room of that length; closing the registration takes it out again.
         unsafe { region_desc(&mr.shared, span, named, &desc) }
     })
 }

@@ -6,9 +6,6 @@
 //! library is never seen there. Until a rank has seen all others it posts host memory, and waits for none.
 
 use core::ffi::c_int;
-use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Once};
@@ -21,6 +18,7 @@ use device_ops::{Op, Type};
 use ipc::Mapping;
 use ipc::process::Name;
 
+use super::file::NamedFile;
 use super::marks::{CLOSED, FAILED, LEFT, Marks, PROCESS, process, word};
 use super::messages::{Messages, Quiet};
 use super::pair::{Context, Pair};
@@ -52,8 +50,7 @@ pub(super) struct Side {
     memory: Arc<Mapping>,
     agreement: Agreement<SharedWords>,
     at: Rank,
-    /// The file, while it has a name.
-    path: Option<String>,
+    file: NamedFile,
     /// Whether all ranks were seen.
     all_here: bool,
     /// NCCL's communicator, and the number of the device that it is on.
@@ -66,38 +63,16 @@ pub(super) struct Side {
     is_failed: bool,
 }
 
-/// Gives a file its length and its memory: where that is not to be had now, a store would end the process by
-/// SIGBUS.
-fn reserve(file: &File, len: usize) -> Option<()> {
-    let len = libc::off_t::try_from(len).ok()?;
-    // SAFETY: a descriptor that is open.
-    let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) };
-    (failed == 0).then_some(())
-}
-
 impl Side {
     /// Of the communicator of that name; `None` where there is no memory for it.
     pub(super) fn new(name: u128, at: Rank) -> Option<Side> {
-        let path = format!("/dev/shm/strait-mpi-{name:032x}");
-        let len = ((at.size + 1) * STRIDE).next_multiple_of(4096);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.custom_flags(libc::O_NOFOLLOW).open(&path).ok()?;
-        let is = file.metadata().ok()?;
-        // SAFETY: takes nothing.
-        if is.uid() != unsafe { libc::geteuid() } || is.mode() & 0o077 != 0 || !is.is_file() {
-            return None;
-        }
-        if reserve(&file, len).is_none() {
-            let _ = std::fs::remove_file(&path);
-            return None;
-        }
-        let memory = Arc::new(Mapping::new(&file, len, None).ok()?);
+        let (file, memory) = NamedFile::open(name, ((at.size + 1) * STRIDE).next_multiple_of(4096))?;
+        let memory = Arc::new(memory);
         let words = SharedWords::new(memory.clone(), 0, at.size)?;
         let agreement = Agreement::new(words, at.rank)?;
-        let (path, comm, messages, pair) = (Some(path), None, None, None);
+        let (comm, messages, pair) = (None, None, None);
         let (all_here, is_failed) = (false, false);
-        let board = Side { memory, agreement, at, path, all_here, comm, messages, pair, is_failed };
+        let board = Side { memory, agreement, at, file, all_here, comm, messages, pair, is_failed };
         // A process that has ended may have left its words.
         for word in [0, FAILED, MET, POSTED, FOUND, LEFT, CLOSED] {
             board.word(at.rank, word).store(0, Release);
@@ -219,9 +194,7 @@ impl Side {
 
     /// Nothing opens the file any more.
     pub(super) fn unlink(&mut self) {
-        if let Some(path) = self.path.take() {
-            let _ = std::fs::remove_file(path);
-        }
+        self.file.unlink();
     }
 
     /// Posts the next collective of the communicator. A wait for others makes the MPI progress, since they
@@ -464,43 +437,5 @@ mod tests {
         let word = u64::from(ended.process) << 32 | u64::from(ended.namespace);
         second.word(1, PROCESS).store(word, Release);
         assert!(!first.is_usable());
-    }
-
-    /// Puts a file system of one page in the place of /dev/shm for this thread alone; `None`: it may not.
-    fn with_little_memory() -> Option<()> {
-        let none = std::ptr::null();
-        let (tmpfs, shm, size) = (c"tmpfs".as_ptr(), c"/dev/shm".as_ptr(), c"size=4096".as_ptr());
-        // SAFETY: strings that end in NUL; the mounts of this thread alone become others.
-        unsafe {
-            let is_alone = libc::unshare(libc::CLONE_NEWNS) == 0
-                && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) == 0;
-            (is_alone && libc::mount(tmpfs, shm, tmpfs, 0, size.cast()) == 0).then_some(())
-        }
-    }
-
-    #[test]
-    fn a_full_file_system_is_no_board_and_no_fault() {
-        let small = std::thread::spawn(|| {
-            with_little_memory()?;
-            std::fs::write("/dev/shm/all", [1; 4096]).unwrap();
-            let name = u128::from_ne_bytes(ipc::random().unwrap());
-            let made = Side::new(name, Rank { rank: 0, size: 2 }).is_some();
-            Some((made, std::fs::read_dir("/dev/shm").unwrap().count()))
-        });
-        match small.join().unwrap() {
-            Some(found) => assert_eq!(found, (false, 1)),
-            None => eprintln!("skipped: this user makes no mount namespace"),
-        }
-    }
-
-    #[test]
-    fn a_file_that_others_may_write_is_not_taken() {
-        use std::os::unix::fs::PermissionsExt;
-        let name = u128::from_ne_bytes(ipc::random().unwrap());
-        let path = format!("/dev/shm/strait-mpi-{name:032x}");
-        let file = std::fs::File::create(&path).unwrap();
-        file.set_permissions(std::fs::Permissions::from_mode(0o622)).unwrap();
-        assert!(Side::new(name, Rank { rank: 0, size: 2 }).is_none());
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -17,6 +17,7 @@
 //! | `nonblocking` | collectives by the ranks' devices that return a request |
 //! | `way` | by which of both they go |
 //! | `board`, `marks` | the words that the ranks of a communicator share, and NCCL's communicator |
+//! | `file` | the file that has these words |
 //! | `comms` | which communicators have a board |
 //! | `local` | MPI_Reduce_local |
 
@@ -24,6 +25,7 @@ mod board;
 mod comms;
 mod devices;
 mod element;
+mod file;
 pub(crate) mod local;
 mod marks;
 mod messages;

@@ -51,7 +51,7 @@ fn join(rank: Rank, dir: &Path) -> Result<Arc<Context>, Error> {
     Ok(Arc::new(Context::new(backend, Box::new(bootstrap), settings)?))
 }
 
-/// Writes one message of bytes that tell its number.
+/// Writes one message of bytes that hold its number.
 fn write(pipe: &mut Pipe, number: u64, len: usize) -> Result<(), Error> {
     let block = pipe.alloc(len, 1, patience())?;
     // SAFETY: a block of so many bytes, which is this end's.
@@ -169,12 +169,12 @@ fn survive(round: u64, scratch: &Path) -> Result<Duration, Error> {
     let mut victim = Command::new(program);
     victim.arg("victim").env(DIR, &dir).env(ROUND, round.to_string()).stdin(Stdio::null());
     let child = victim.spawn().expect("the victim");
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let card = dir.join("card.1");
-    let killer = thread::spawn(move || tell.send(kill(child, &card, round)));
+    let killer = thread::spawn(move || report.send(kill(child, &card, round)));
     let fault = live(&context, round % 2 == 0, round).expect_err("it has no end");
     let ended = Instant::now();
-    let killed = told.recv_timeout(LIMIT).expect("the victim is killed");
+    let killed = reported.recv_timeout(LIMIT).expect("the victim is killed");
     let _ = killer.join().expect("a thread");
     assert!(matches!(fault, Error::Gone(_)), "round {round}: {fault:?}");
     context.close()?;

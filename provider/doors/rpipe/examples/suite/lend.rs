@@ -16,7 +16,7 @@ const LENGTHS: [usize; 6] = [1, 8, 100, 4096, 70_001, 1 << 20];
 /// Rank 1 lends to rank 0.
 pub fn all() -> Result<(), Error> {
     let context = join()?;
-    // Named by what both know; a path that cannot tell which job it is of is made by hand (ci/suite/rpipe).
+    // Named by what both know; a path that does not name its job is made by hand (ci/suite/rpipe).
     let done = PathBuf::from(env::var_os("SUITE_LEND").expect("SUITE_LEND: a file that is not there yet"));
     if context.rank() == 1 {
         let lent = Lent::open(&context, 0, LEN, Patience::for_a(LIMIT))?;

@@ -8,7 +8,7 @@
 //!     suite thresholds which ways a path has to move messages of each length, and how long each takes
 //!     suite open       whether the backend can be opened at all
 //!     suite kills N    a peer is killed at a random moment, N times; it starts that peer itself
-//!     suite death      rank 1 is killed in the middle; the others are told
+//!     suite death      rank 1 is killed in the middle; the others have its end reported
 
 mod groups;
 mod kills;

@@ -294,7 +294,7 @@ pub fn death(job: &mut Job) {
     let (mut token, mut under_way, mut gone) = (0, std::collections::HashSet::new(), false);
     let deadline = std::time::Instant::now() + crate::LIMIT;
     while !gone {
-        assert!(std::time::Instant::now() < deadline, "the end of rank 1 was not told");
+        assert!(std::time::Instant::now() < deadline, "the end of rank 1 was not reported");
         if under_way.len() < 64 {
             match job.backend.put(&way.put(0, 0, 4096, token)) {
                 Ok(()) => {
@@ -318,5 +318,5 @@ pub fn death(job: &mut Job) {
     }
     assert!(under_way.is_empty(), "left under way: {under_way:?}");
     assert!(matches!(job.backend.send(1, b"late", &[]), Err(Error::Gone(_))));
-    println!("rank 0 was told, after {token} writes");
+    println!("rank 0: the end of rank 1 was reported, after {token} writes");
 }

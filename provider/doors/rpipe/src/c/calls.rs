@@ -118,7 +118,7 @@ pub unsafe extern "C" fn rpipe_open_attr(rp: *mut rpipe_t, peer: c_int, attr: *c
         if rp.is_null() {
             return Err(Error::Invalid("there is no place for the pipe".into()));
         }
-        // SAFETY: likewise.
+        // SAFETY: it is not NULL: valid for a write by the program's promise.
         unsafe { rp.write(open(peer, attr)?) };
         Ok(())
     })

@@ -53,7 +53,7 @@ pub unsafe extern "C" fn rpipe_group_open(
         // SAFETY: the program's promise.
         let ranks = unsafe { ranks(&job, members, count)? };
         let made = ALL.keep(Group::open(&job, &ranks)?, job.barrier())?;
-        // SAFETY: likewise.
+        // SAFETY: it is not NULL: valid for a write by the program's promise.
         unsafe { group.write(made.cast()) };
         Ok(())
     })
@@ -153,11 +153,11 @@ pub unsafe extern "C" fn rpipe_neighbor_exchange_timed(
                 received: 0,
             });
         }
-        // SAFETY: likewise.
+        // SAFETY: the program's promise, of the memory of each neighbor.
         let done =
             ALL.with(place(group), |group| unsafe { group.exchange_at(&mut all, patience(nanoseconds)) });
         for (at, one) in all.iter().enumerate() {
-            // SAFETY: likewise.
+            // SAFETY: one of the `count` neighbors of the program's promise.
             unsafe { (*neighbors.add(at)).received = one.received };
         }
         done

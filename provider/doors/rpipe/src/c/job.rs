@@ -33,7 +33,7 @@ pub unsafe extern "C" fn rinit(rank: *mut c_int, attr: *const rinit_attr) -> c_i
             if attr.size < size_of::<rinit_attr>() {
                 return Err(Error::Invalid("rinit_attr.size has to be sizeof(struct rinit_attr)".into()));
             }
-            // SAFETY: likewise.
+            // SAFETY: the program's promise: NULL or a C string.
             if let Some(name) = unsafe { words(attr.backend)? } {
                 name.clone_into(&mut settings.backend);
             }

@@ -143,7 +143,7 @@ pub unsafe extern "C" fn rpipe_many_read(
                 unsafe { from.write(rp) };
             }
             if !source.is_null() {
-                // SAFETY: likewise.
+                // SAFETY: it is not NULL: valid for a write by the program's promise.
                 unsafe { source.write(rank) };
             }
         };
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn rpipe_many_read(
             }
             is_enough(time, &mut handled)?;
         };
-        // SAFETY: likewise.
+        // SAFETY: it is not NULL: valid for a write by the program's promise.
         unsafe { addr.write(read) };
         Ok(())
     })

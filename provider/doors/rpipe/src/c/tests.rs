@@ -160,7 +160,7 @@ fn shared(pipe: Pipe, context: &Context) -> Member {
     Member(keep(pipe, context.barrier()).unwrap())
 }
 
-/// Calls `run` in a thread, which tells when it is done.
+/// Calls `run` in a thread, which reports when it is done.
 fn call(done: &mpsc::Sender<&'static str>, what: &'static str, run: impl FnOnce() + Send + 'static) {
     let done = done.clone();
     thread::spawn(move || {
@@ -176,7 +176,7 @@ fn threads_that_wait_in_one_pipe_let_each_other_in() {
     let frames = Settings { backend: "strait:frames".into(), ..Settings::default() };
     for (name, settings) in [("turns", Settings::default()), ("turns-frames", frames)] {
         let [a, b] = job(&format!("c-{name}"), &settings);
-        let (done, told) = mpsc::channel();
+        let (done, ended) = mpsc::channel();
         // So that a writer has to wait for room.
         let options = PipeOptions { heap: Some(4096), slots: Some(4), ..PipeOptions::new(Side::Both) };
         let ends = [(&a, 1), (&b, 0)].map(|(of, peer)| shared(Pipe::open(of, peer, &options).unwrap(), of));
@@ -200,13 +200,13 @@ fn threads_that_wait_in_one_pipe_let_each_other_in() {
                     // SAFETY: an open pipe.
                     let block = unsafe { rmalloc(end.0, 1000) };
                     assert_ne!(block, RADDR_NULL);
-                    // SAFETY: likewise.
+                    // SAFETY: an open pipe, and a block of it.
                     assert_eq!(unsafe { rwrite(end.0, block) }, 0);
                 }
             });
         }
         for _ in 0..4 {
-            told.recv_timeout(LIMIT / 3).expect("all four threads end");
+            ended.recv_timeout(LIMIT / 3).expect("all four threads end");
         }
         ends.into_iter().for_each(|end| close(end.0).unwrap());
     }

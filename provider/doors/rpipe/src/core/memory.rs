@@ -53,7 +53,7 @@ impl Memory {
         struct Owned(NonNull<u8>, Layout);
         // SAFETY: it owns its memory, and gives no access to it.
         unsafe impl Send for Owned {}
-        // SAFETY: likewise.
+        // SAFETY: it gives no access to its memory.
         unsafe impl Sync for Owned {}
         impl Drop for Owned {
             fn drop(&mut self) {
@@ -221,8 +221,8 @@ mod tests {
 
     /// Bytes of this process that are in memory.
     fn resident() -> usize {
-        let told = std::fs::read_to_string("/proc/self/statm").unwrap();
-        told.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+        let line = std::fs::read_to_string("/proc/self/statm").unwrap();
+        line.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
     }
 
     #[test]

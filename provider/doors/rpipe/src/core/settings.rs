@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_read_and_what_is_wrong_is_told() {
+    fn variables_are_read_and_what_is_wrong_is_reported() {
         let one = |name: &'static str, text: &'static str| {
             Settings::from(move |n| (n == name).then(|| text.into()))
         };
@@ -252,14 +252,14 @@ mod tests {
             ("STRAIT_RPIPE_MAP", "perhaps"),
             ("STRAIT_RPIPE_DEVICE", "-1"),
         ] {
-            let told = one(name, text).unwrap_err().to_string();
-            assert!(told.starts_with(&format!("{name}={text}: ")), "{told}");
+            let fault = one(name, text).unwrap_err().to_string();
+            assert!(fault.starts_with(&format!("{name}={text}: ")), "{fault}");
         }
         for setting in &ALL {
             let no_text = OsString::from_vec(b"se\xffcret".to_vec());
-            let told =
+            let fault =
                 Settings::from(|n| (n == setting.name).then(|| no_text.clone())).unwrap_err().to_string();
-            assert_eq!(told, format!("{}: its value is no text in UTF-8", setting.name));
+            assert_eq!(fault, format!("{}: its value is no text in UTF-8", setting.name));
         }
     }
 }

@@ -295,7 +295,7 @@ mod tests {
             assert!(matches!(memory.open(span), Err(Error::System(_))));
             assert!(matches!(memory.put(0, span), Err(Error::System(_))));
         }
-        // What is not told of a descriptor's memory.
+        // What is no export of a descriptor's memory.
         let legacy = Export { handle_type: HandleType::Legacy, ..said }.to_bytes();
         for none in [&[0; Export::LEN][..], &[], &legacy] {
             assert!(matches!(PeerMemory::adopt(none, fd()), Err(Error::Broken(_))));

@@ -116,7 +116,7 @@ fn neighbours_exchange_messages_of_any_length_also_twice_and_with_themselves() {
 }
 
 #[test]
-fn members_that_do_not_call_the_same_are_told_and_so_are_all_that_wait() {
+fn members_that_do_not_call_the_same_have_an_error_and_so_have_all_that_wait() {
     for (way, settings) in ways() {
         let job = job(&format!("wrong-{way}"), 4, &settings);
         let faults = each(&job, |rank, context| {
@@ -168,22 +168,22 @@ fn what_a_root_has_sent_in_an_earlier_broadcast_is_not_taken_for_a_later_one() {
 #[test]
 fn a_member_that_never_used_the_group_ends_those_that_wait_for_it_when_it_closes_it() {
     let job = job("unused", 3, &Settings::default());
-    let told = AtomicU32::new(0);
+    let failed = AtomicU32::new(0);
     each(&job, |rank, context| {
         let mut group = Group::open(context, &[0, 1, 2]).unwrap();
         if rank == 0 {
             group.close().unwrap();
-            // It is in the job until both were told.
+            // It is in the job until both have the error.
             let until = std::time::Instant::now() + LIMIT;
-            while told.load(Relaxed) < 2 {
-                assert!(std::time::Instant::now() < until, "a member was not told");
+            while failed.load(Relaxed) < 2 {
+                assert!(std::time::Instant::now() < until, "a member has no error");
                 context.progress().unwrap();
                 thread::sleep(Duration::from_millis(1));
             }
             assert!(matches!(group.bcast(0, &mut [1]), Err(Error::Invalid(_))));
         } else {
             let fault = group.bcast(0, &mut [1]);
-            told.fetch_add(1, Relaxed);
+            failed.fetch_add(1, Relaxed);
             assert!(matches!(&fault, Err(Error::Gone(why)) if why.contains("rank 0")), "{fault:?}");
         }
     });
@@ -204,7 +204,7 @@ fn a_peer_that_has_left_before_it_was_met_ends_each_call_that_waits_for_it() {
         }
         let mut many = Many::open(&job[0], &[1, 2], &PipeOptions::new(Side::Reader)).unwrap();
         gone(many.read(8, Patience::for_a(LIMIT)).map(drop));
-        // And is told of once.
+        // And is reported once.
         assert_eq!(many.read(8, Patience::for_a(Duration::from_millis(10))), Err(Error::Again), "{way}");
         for root in [2, 0] {
             gone(Group::open(&job[0], &[0, 2]).unwrap().bcast(root, &mut [1]));
@@ -228,7 +228,7 @@ fn groups_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn messages_of_many_writers_come_in_turn_with_their_source_and_each_end_is_told_of_once() {
+fn messages_of_many_writers_come_in_turn_with_their_source_and_each_end_is_reported_once() {
     const COUNT: usize = 300;
     let lengths = [8, 60, 4000];
     for (way, settings) in ways() {
@@ -419,7 +419,7 @@ fn a_call_of_a_group_ends_in_its_time_and_the_group_is_over_for_all() {
                         patience,
                     ),
                 };
-                // A member that needs nothing of the one whose time is over may be told by a later call.
+                // A member that needs nothing of the one whose time is over may have it from a later call.
                 let most = if long_time { 1000 } else { 1 };
                 let fault = (0..most).find_map(|_| once(time).err()).expect("an error");
                 waited.fetch_add(1, Relaxed);

@@ -247,7 +247,7 @@ impl Borrowed {
             Way::Mapped(memory) => unsafe { copy(memory, place, local, len) },
             Way::Remote(remote) => {
                 let there = (&*self.context, &self.loan, place);
-                // SAFETY: likewise.
+                // SAFETY: the caller's promise.
                 let done = unsafe { remote.transfer(there, local, len, patience) };
                 done.inspect_err(|fault| keep(&mut self.fault, fault))?;
             }

@@ -108,7 +108,7 @@ fn what_is_outside_of_a_block_or_stale_is_refused() {
 }
 
 #[test]
-fn memory_that_is_taken_back_fails_its_borrower_and_given_back_tells_its_lender() {
+fn memory_that_is_taken_back_fails_its_borrower_and_given_back_notifies_its_lender() {
     for (name, settings) in ways() {
         let (a, lent, b, mut memory) = pair(&format!("back-{name}"), &settings, 4096);
         assert_eq!(lent.wait(Patience::Poll), Err(Error::Again), "{name}");

@@ -10,7 +10,7 @@ fn words(fault: Error) -> String {
 }
 
 #[test]
-fn a_process_without_cuda_or_without_that_device_is_told_so() {
+fn a_process_without_cuda_or_without_that_device_has_that_error() {
     let _alone = turn();
     let [a, _b] = job("none", &Settings::default());
     if !is_real() {
@@ -65,42 +65,42 @@ fn maps() -> usize {
     maps.lines().filter(|line| line.contains("memfd:strait-rpipe")).count()
 }
 
-/// Runs a writer and a reader whose heap cannot be had; what each is told.
-fn both_told(name: &str, settings: &Settings, cu: Driver) -> (Error, Error) {
+/// Runs a writer and a reader whose heap cannot be had; the error of each.
+fn both_errors(name: &str, settings: &Settings, cu: Driver) -> (Error, Error) {
     let [a, b] = job(name, settings);
     let over = AtomicBool::new(false);
     thread::scope(|s| {
         let writer = s.spawn(|| {
             cu.enter(0);
             let mut pipe = Pipe::open(&a, 1, &PipeOptions::new(Side::Writer)).unwrap();
-            let told = pipe.alloc(8, 1, patience()).unwrap_err();
+            let fault = pipe.alloc(8, 1, patience()).unwrap_err();
             over.store(true, Relaxed);
-            told
+            fault
         });
         let reader = s.spawn(|| {
             cu.enter(0);
             let mut pipe = Pipe::open(&b, 0, &end(Side::Reader, true)).unwrap();
-            let told = pipe.read(8, patience()).unwrap_err();
-            assert_eq!(pipe.read(8, patience()).unwrap_err(), told, "each call is told");
+            let fault = pipe.read(8, patience()).unwrap_err();
+            assert_eq!(pipe.read(8, patience()).unwrap_err(), fault, "each call has it");
             assert_eq!(maps(), 0, "nothing of the reader's end is left");
             // Until the writer is, too.
             while !over.load(Relaxed) {
                 b.progress().unwrap();
                 thread::yield_now();
             }
-            told
+            fault
         });
         (writer.join().unwrap(), reader.join().unwrap())
     })
 }
 
 #[test]
-fn paths_that_do_not_map_have_no_heaps_of_devices_and_both_ends_are_told() {
+fn paths_that_do_not_map_have_no_heaps_of_devices_and_both_ends_have_that_error() {
     let (_alone, cu) = alone();
     let far = Settings { map: false, ..Settings::default() };
     let frames = Settings { backend: "strait:frames".into(), ..Settings::default() };
     for (name, settings) in [("far", far), ("frames", frames)] {
-        let (writer, reader) = both_told(name, &settings, cu);
+        let (writer, reader) = both_errors(name, &settings, cu);
         assert!(matches!(&reader, Error::Unsupported(why) if why.contains("on this host")), "{reader:?}");
         assert!(matches!(&writer, Error::Unsupported(why) if why.contains("the reader")), "{writer:?}");
     }
@@ -122,7 +122,7 @@ fn a_heap_that_the_device_cannot_make_or_share_is_an_error_at_both_ends() {
         (c"cuMemGetAllocationGranularity", 801),
     ] {
         cu.fail(call, 0, code);
-        let (writer, reader) = both_told("refused", &Settings::default(), cu);
+        let (writer, reader) = both_errors("refused", &Settings::default(), cu);
         cu.fail(call, 0, 0);
         let kind = match code {
             2 => matches!(reader, Error::Exhausted(_)),
@@ -136,7 +136,7 @@ fn a_heap_that_the_device_cannot_make_or_share_is_an_error_at_both_ends() {
 }
 
 #[test]
-fn a_writer_that_cannot_map_the_heap_is_told_so_until_it_can() {
+fn a_writer_that_cannot_map_the_heap_has_that_error_until_it_can() {
     if is_real() {
         return;
     }
@@ -148,10 +148,10 @@ fn a_writer_that_cannot_map_the_heap_is_told_so_until_it_can() {
             cu.fail(c"cuMemImportFromShareableHandle", 0, 801);
             let mut pipe = Pipe::open(&a, 1, &end(Side::Writer, false)).unwrap();
             for _ in 0..3 {
-                let told = pipe.alloc(8, 1, patience()).unwrap_err();
+                let fault = pipe.alloc(8, 1, patience()).unwrap_err();
                 assert!(
-                    matches!(&told, Error::Unsupported(why) if why.contains("reader's heap")),
-                    "{told:?}"
+                    matches!(&fault, Error::Unsupported(why) if why.contains("reader's heap")),
+                    "{fault:?}"
                 );
             }
             cu.fail(c"cuMemImportFromShareableHandle", 0, 0);
@@ -166,7 +166,7 @@ fn a_writer_that_cannot_map_the_heap_is_told_so_until_it_can() {
 }
 
 #[test]
-fn a_copy_that_fails_tells_of_no_message_and_the_block_stays_the_writers() {
+fn a_copy_that_fails_announces_no_message_and_the_block_stays_the_writers() {
     if is_real() {
         return;
     }

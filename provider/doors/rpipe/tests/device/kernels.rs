@@ -9,8 +9,8 @@ fn with_numbers(slots: usize) -> PipeOptions {
     PipeOptions { numbers: true, slots: Some(slots), heap: Some(1 << 16), ..end(Side::Reader, true) }
 }
 
-/// What is told of message `n` by now: its bytes.
-fn told(cu: &Driver, of: &OnDevice, n: u64) -> Option<Vec<u8>> {
+/// The bytes of message `n`, if it is announced by now.
+fn announced(cu: &Driver, of: &OnDevice, n: u64) -> Option<Vec<u8>> {
     let at = of.numbers.unwrap() + 16 * (n as usize % of.slots);
     let words: Vec<u32> =
         cu.read(at, 16).chunks(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect();
@@ -52,7 +52,7 @@ fn numbers_of_messages_are_in_the_devices_memory_behind_their_bytes() {
                 let expected = pattern(n as usize, n as usize * 37 % 3000);
                 let begun = std::time::Instant::now();
                 let by_kernel = loop {
-                    match told(&cu, &of, n) {
+                    match announced(&cu, &of, n) {
                         Some(bytes) => break bytes,
                         None => assert!(begun.elapsed() < LIMIT, "message {n}"),
                     }
@@ -60,7 +60,7 @@ fn numbers_of_messages_are_in_the_devices_memory_behind_their_bytes() {
                 assert!(by_kernel == expected, "message {n}");
                 let (block, len) = pipe.read(usize::MAX, patience()).unwrap();
                 assert!(look(&cu, &mut pipe, true, block, len) == expected);
-                assert!(told(&cu, &of, n).is_some(), "it stays until the block is freed");
+                assert!(announced(&cu, &of, n).is_some(), "it stays until the block is freed");
                 pipe.free(block).unwrap();
             }
         });

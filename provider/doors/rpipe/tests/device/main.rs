@@ -186,7 +186,7 @@ fn messages_of_all_lengths_arrive_from_and_in_memory_of_a_device_and_it_comes_ba
 }
 
 #[test]
-fn a_message_is_not_told_of_before_a_slow_device_has_copied_it() {
+fn a_message_is_not_announced_before_a_slow_device_has_copied_it() {
     if is_real() {
         return;
     }

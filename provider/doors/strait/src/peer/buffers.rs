@@ -44,7 +44,7 @@ pub unsafe extern "C" fn strait_p2pmem_open(
                 "`opened` is NULL, `flags` has a flag that this version does not know, or `reserved` is not 0",
             ));
         }
-        // SAFETY: likewise.
+        // SAFETY: the program's promise: each is NULL or a string.
         let (daemon, sysfs, rules) =
             unsafe { (text(options.daemon)?, text(options.sysfs)?, text(options.rules)?) };
         let home = match daemon {
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn strait_p2pmem_alloc(
         if buffer.is_null() || asked.flags & !known != 0 {
             return Err(wrong("`buffer` is NULL, or `flags` has a flag that this version does not know"));
         }
-        // SAFETY: likewise.
+        // SAFETY: the program's promise: so many clients, each a string, and a job that is NULL or one.
         let (clients, job) =
             unsafe { (names(asked.clients, asked.client_count)?, text(asked.job)?.unwrap_or("")) };
         let (align, segments) = (asked.align.max(1), asked.segments.max(1));
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn strait_p2pmem_segment_at(
             || refused(libc::ENOENT, &format!("there is no piece {index}: the buffer has {}", all.len()));
         let piece = all.get(index as usize).ok_or_else(none)?;
         let addr = ptr::with_exposed_provenance_mut(piece.addr());
-        // SAFETY: likewise.
+        // SAFETY: it is not NULL: valid for a write by the program's promise.
         unsafe { segment.write(strait_p2pmem_segment { addr, len: piece.len() }) };
         Ok(())
     })
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn strait_p2pmem_query(
                 (b.len(), b.segments(), revoked, b.publisher.clone(), b.kind.clone())
             }
         };
-        // SAFETY: likewise: it has all of these fields.
+        // SAFETY: the program's promise; by its size it has all of these fields.
         let info = unsafe { &mut *info };
         (info.len, info.segments, info.revoked) = (len, segments as u32, revoked.into());
         fill(&mut info.publisher, &publisher);
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn strait_p2pmem_dmabuf(
             Held::Own { buffer, .. } => buffer.dmabuf(index as usize),
             Held::Daemon(buffer) => buffer.dmabuf(index as usize),
         })?;
-        // SAFETY: likewise.
+        // SAFETY: neither is NULL: valid for a write by the program's promise.
         unsafe {
             fd.write(file.into_raw_fd());
             offset.write(at);

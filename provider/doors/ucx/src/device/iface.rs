@@ -208,7 +208,8 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
     guard(|| {
         let mut done = 0;
         while done < BATCH {
-            // SAFETY: likewise; the borrow ends before the completion.
+            // SAFETY: an interface of ours, which UCX does not close in its own callbacks; the borrow ends
+            // before the completion.
             let next = unsafe { (*this).copies.next() };
             let Some((copy, status)) = next else { break };
             // SAFETY: the completion waits for this copy.

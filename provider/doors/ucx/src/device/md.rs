@@ -180,7 +180,7 @@ unsafe fn pack(
     guard(|| {
         // SAFETY: the caller's promise.
         let (md, memh) = unsafe { (&*md, &mut *memh.cast::<Memh>()) };
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise: null or UCX's.
         let Some(invalidates) = (unsafe { invalidates(params) }) else { return ucx::UCS_ERR_UNSUPPORTED };
         let guard = if invalidates { memh.guard(&md.regions) } else { None };
         if invalidates && guard.is_none() {

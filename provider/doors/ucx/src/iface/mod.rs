@@ -73,14 +73,14 @@ pub(crate) unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: a domain of ours; UCX's arguments.
         if unsafe { device::md::is(md) } {
-            // SAFETY: likewise, a domain of that sort.
+            // SAFETY: a domain of ours, of that sort.
             let served = unsafe { (*md.cast::<device::md::Md>()).served };
             let Some(iface) = device::iface::new(served) else { return ucx::UCS_ERR_IO_ERROR };
             let tables = (&served.device_iface_ops, &served.device_internal_ops);
             // SAFETY: made just now, and begins with the base of an interface.
             return unsafe { init(iface, served, tables, (md, worker, params, config), out) };
         }
-        // SAFETY: likewise.
+        // SAFETY: a domain of ours, of the other sort; UCX's arguments.
         let (owner, p) = unsafe { (&*md.cast::<Md>(), &*params) };
         let served = owner.served;
         let iface = match new(owner, p) {

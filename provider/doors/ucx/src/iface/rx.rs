@@ -380,7 +380,7 @@ mod tests {
             (0..60).for_each(|_| buffers.settle());
             // And the slabs of the buffer at hand and of that message, and a part of one more.
             assert!(mapped(&buffers) <= SPARE + (450 << 10), "{len}: {} of {most}", mapped(&buffers));
-            // SAFETY: likewise.
+            // SAFETY: lent above.
             unsafe { come_back(long, 64) };
             (0..10).for_each(|_| buffers.settle());
             assert!(mapped(&buffers) <= SPARE + (300 << 10), "{len}: {}", mapped(&buffers));

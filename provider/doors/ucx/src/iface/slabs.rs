@@ -275,7 +275,7 @@ impl List {
     /// # Safety
     /// The slab is in the list.
     unsafe fn unlink(&self, slab: *mut Slab) {
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise; what a slab of the list names is in the list.
         unsafe {
             let (before, after) = ((*slab).before, (*slab).after);
             match before.is_null() {
@@ -314,7 +314,7 @@ mod tests {
                 unsafe { block.add(Slabs::OWN).write_bytes(n as u8, 1024 - Slabs::OWN) };
             }
             for (n, block) in blocks.iter().enumerate() {
-                // SAFETY: likewise; taken above.
+                // SAFETY: a block of 1024 bytes, taken above.
                 unsafe {
                     assert_eq!((*block.add(Slabs::OWN), *block.add(1023)), (n as u8, n as u8));
                     slabs.keep(*block);
@@ -349,7 +349,7 @@ mod tests {
         for _ in 0..100 {
             let blocks = [slabs.take(), slabs.take()];
             seen.extend(blocks);
-            // SAFETY: likewise.
+            // SAFETY: taken above.
             blocks.into_iter().for_each(|block| unsafe { slabs.keep(block) });
         }
         assert_eq!(seen.len(), 2);

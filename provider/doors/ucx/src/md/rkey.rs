@@ -188,7 +188,7 @@ unsafe fn unpack(buffer: *const u8, rkey: *mut usize, handle: *mut *mut c_void) 
         // SAFETY: the caller's promise: every key is as long as this at least.
         let begin = unsafe { buffer.cast::<[u8; KEY]>().read() };
         let made = if begin[TAG_AT..] == DeviceKey::TAG {
-            // SAFETY: likewise.
+            // SAFETY: the caller's promise: the key has that tag, so it is as long as one of a device.
             match device::key::unpack(&unsafe { buffer.cast::<[u8; device::key::KEY]>().read() }) {
                 Ok(key) => Box::into_raw(key) as usize,
                 Err(status) => return status,
@@ -246,7 +246,7 @@ pub(crate) unsafe extern "C" fn rkey_ptr(
         if unsafe { Head::of(rkey) } != Head::HOST {
             return ucx::UCS_ERR_UNSUPPORTED;
         }
-        // SAFETY: likewise.
+        // SAFETY: a key that `unpack` made, of host memory.
         let rkey = unsafe { &mut *(rkey as *mut Rkey) };
         match rkey.mapped(remote, 1) {
             Reach::Mapped(at) => {
@@ -268,11 +268,11 @@ pub(crate) unsafe extern "C" fn rkey_release(
     guard(|| {
         // SAFETY: a key that `unpack` made, given back once.
         if unsafe { Head::of(rkey) } == Head::DEVICE {
-            // SAFETY: likewise.
+            // SAFETY: a key of a device that `unpack` made, given back once.
             device::key::release(unsafe { Box::from_raw(rkey as *mut device::key::Rkey) });
             return ucx::UCS_OK;
         }
-        // SAFETY: likewise.
+        // SAFETY: a key of host memory that `unpack` made, given back once.
         let rkey = unsafe { Box::from_raw(rkey as *mut Rkey) };
         let Rkey { key, regions, mapping, reader, .. } = *rkey;
         drop((mapping, reader));

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_tells_of_its_put_is_understood_or_refused() {
+    fn what_a_peer_sends_of_its_put_is_understood_or_refused() {
         let (copy, addr, slot, there) = announced(PeerId(5), 1, &frame(MAX_IOV)).unwrap();
         assert_eq!((copy.peer, copy.len, copy.cut.pieces), (PeerId(5), 1 << 20, 2));
         assert_eq!(copy.counter, PieceCounter { slot: 3, generation: 9 });

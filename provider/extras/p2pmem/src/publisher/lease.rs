@@ -221,7 +221,7 @@ mod tests {
                 && in_pieces(13, 1, take).is_err()
         );
         assert_eq!(pool.borrow().available(), 24, "what was tried is back");
-        // Another error is told at once.
+        // Another error is returned at once.
         let calls = RefCell::new(0);
         let broken = |_| -> io::Result<()> {
             *calls.borrow_mut() += 1;

@@ -100,7 +100,7 @@ pub(super) struct Registered {
 
 // SAFETY: cuFile's functions may be called from any thread with any handle.
 unsafe impl Send for Registered {}
-// SAFETY: likewise.
+// SAFETY: cuFile's functions may be called from any thread with any handle.
 unsafe impl Sync for Registered {}
 
 impl std::fmt::Debug for Registered {
@@ -168,7 +168,7 @@ struct Slot {
 
 // SAFETY: cuFile alone writes it until it is done, and it is looked at then.
 unsafe impl Send for Queued {}
-// SAFETY: likewise.
+// SAFETY: cuFile alone writes it until it is done, and it is looked at then.
 unsafe impl Sync for Queued {}
 
 impl Registered {

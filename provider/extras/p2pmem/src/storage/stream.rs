@@ -293,7 +293,7 @@ impl Queued {
             progress: Mutex::default(),
             changed: Condvar::new(),
         };
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise.
         let taken = unsafe { pipe.take_apart(ops, of) };
         let through = pipe.pieces.iter().filter(|p| p.own.is_none()).count();
         let buffers = set.addresses(through.min(WORKERS), &file.buffers);
@@ -303,7 +303,7 @@ impl Queued {
             Queued { pipe: Arc::new(pipe), stream: of, set: Some(set), looked: Mutex::new(Instant::now()) };
         let done = taken.and_then(|()| match buffers {
             None => Err(Error::Os("page-locked memory".into(), io::ErrorKind::OutOfMemory.into())),
-            // SAFETY: likewise, and the request keeps what is used.
+            // SAFETY: the caller's promise, and the request keeps what is used.
             Some(_) => unsafe { queued.queue() },
         });
         match done {

@@ -131,13 +131,13 @@ impl Process {
     }
 
     /// Has it do something, and waits for nothing.
-    pub fn tell(&mut self, line: &str) {
+    pub fn order(&mut self, line: &str) {
         writeln!(self.to, "{line}").unwrap();
     }
 
     /// Has it do something: what it says.
     pub fn say(&mut self, line: &str) -> String {
-        self.tell(line);
+        self.order(line);
         self.answer().unwrap_or_else(|| panic!("it ended at {line:?}: {:?}", self.child.wait()))
     }
 

@@ -17,11 +17,11 @@ impl Fd {
 
     /// What epoll_wait(2) does, and what is noted of it.
     fn look(&self, due: &Due) {
-        let told = {
+        let found = {
             let mut fd = self.0.lock().unwrap();
             std::mem::take(&mut fd.0) && fd.1
         };
-        if told {
+        if found {
             due.note();
         }
     }

@@ -64,7 +64,7 @@ fn what_a_forked_child_opens_does_not_count_for_its_parent() {
 }
 
 #[test]
-fn what_fell_back_is_told_with_its_reason() {
+fn what_fell_back_is_reported_with_its_reason() {
     let (usage, mut meter) = metered("shm 508 KiB ring, frames only: \"ptrace_scope\" is 2");
     assert!(meter.count(&addr(1), Side::Ours, How::Frames, 1 << 20));
     meter.fell_back(&addr(1), Fallback::Memory);

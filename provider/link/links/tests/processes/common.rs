@@ -85,7 +85,7 @@ pub fn say(link: &mut ShmLink, to: PeerId, bytes: &[u8]) {
 }
 
 /// The address that a child prints.
-pub fn told(child: &mut Child) -> Addr {
+pub fn printed_addr(child: &mut Child) -> Addr {
     let out = BufReader::new(child.stdout.as_mut().unwrap());
     let line =
         out.lines().map_while(Result::ok).find_map(|l| l.split_once('!').map(|(_, addr)| addr.to_owned()));

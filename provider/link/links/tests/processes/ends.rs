@@ -44,7 +44,7 @@ pub fn fork(mut link: ShmLink, to: PeerId, _parent: Addr) {
     unsafe { libc::raise(libc::SIGKILL) };
 }
 
-/// Forks before a peer has connected, and is killed when it is told to.
+/// Forks before a peer has connected, and is killed.
 pub fn fork_unmet(link: ShmLink, _to: PeerId, _parent: Addr) {
     // SAFETY: the child only sleeps, with copies of all descriptors.
     let child = unsafe { libc::fork() };
@@ -211,7 +211,7 @@ fn a_killed_peer_whose_child_holds_a_full_queue_is_not_waited_for() {
     assert_eq!(frame(&mut heir).1, b"you");
 }
 
-/// Likewise, where the queue is full before the first call.
+/// The same where the queue is full before the first call.
 #[test]
 fn a_killed_peer_whose_queue_is_full_at_the_first_call_is_not_waited_for() {
     let mut link = impatient();
@@ -256,7 +256,7 @@ fn a_peer_whose_queue_is_full_and_that_lives_is_waited_for() {
     assert!(matches!(found, Event::Frame(_)));
 }
 
-/// Likewise, one that was met: posts to it, each of which ends at once, fill the queue.
+/// One that was met, whose child holds its sockets: posts to it, each of which ends at once, fill the queue.
 #[test]
 fn posts_without_end_to_a_killed_peer_whose_child_lives_all_end() {
     let mut link = open();

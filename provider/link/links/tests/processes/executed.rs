@@ -57,7 +57,7 @@ fn start_slow(link: &mut ShmLink) -> (Child, PeerId, impl Iterator<Item = String
     (child, peer, said)
 }
 
-fn tell(child: &mut Child, line: &str) {
+fn order(child: &mut Child, line: &str) {
     child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
 }
 
@@ -75,7 +75,7 @@ fn woken(link: &mut ShmLink) -> Event {
     }
 }
 
-/// The pid lives, and a forked child holds the listening socket and all channels: neither tells of an end.
+/// The pid lives, and a forked child holds the listening socket and all channels: neither shows an end.
 #[test]
 fn a_peer_that_is_another_program_by_now_is_closed_while_a_child_of_its_lives() {
     for stage in ["called before", "called afterwards", "met"] {
@@ -84,11 +84,11 @@ fn a_peer_that_is_another_program_by_now_is_closed_while_a_child_of_its_lives() 
         if stage == "called before" {
             say(&mut link, peer, b"unheard");
         } else if stage == "met" {
-            tell(&mut child, "meet\n");
+            order(&mut child, "meet\n");
             say(&mut link, peer, b"here");
             assert_eq!(frame(&mut link), (peer, b"met".to_vec()));
         }
-        tell(&mut child, "exec\n");
+        order(&mut child, "exec\n");
         said.find(|line| line.ends_with("!ready")).expect("the program was executed");
         if stage == "called afterwards" {
             say(&mut link, peer, b"unheard");
@@ -111,7 +111,7 @@ fn a_peer_that_takes_long_to_answer_is_waited_for() {
     let mut link = open();
     let (mut child, peer, _said) = start_slow(&mut link);
     say(&mut link, peer, b"patience");
-    tell(&mut child, "look\n");
+    order(&mut child, "look\n");
     match woken(&mut link) {
         Event::Frame(f) => link.release(f),
         other => panic!("{other:?}"),

@@ -104,7 +104,7 @@ pub fn inside(mut link: ShmLink, to: PeerId, _parent: Addr) {
     closed(&mut link);
 }
 
-/// Likewise, until it is killed, while a child holds copies of its sockets.
+/// Copies from and to the parent's memory until it is killed, while a child holds copies of its sockets.
 pub fn killed_inside(mut link: ShmLink, to: PeerId, _parent: Addr) {
     // A child that holds copies of the sockets, so that none of them is seen to end.
     say(&mut link, to, b"here");
@@ -192,7 +192,7 @@ fn memory_of_a_program_executed_meanwhile_is_not_accessed() {
         while round % 4 > 0 && put() != Err(NoDirect::Fault) {}
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         said.find(|line| line.ends_with("!ready")).expect("the program was executed");
-        // Nothing tells of it: the process lives, and so do its sockets.
+        // Nothing shows it: the process lives, and so do its sockets.
         for len in [8, 4096, 32 << 10, 512 << 10, 1 << 20] {
             let put = link.access(Way::Put, from, &Direct::new(Grant::Agreed, &remote, &local, len));
             let get = link.access(Way::Get, from, &Direct::new(Grant::Agreed, &remote, &local, len));
@@ -220,7 +220,7 @@ fn memory_that_was_taken_back_is_not_written_any_more() {
     let mut now = vec![0; 8 << 20];
     hmem::read(&[memory], 0, &mut now);
     assert!(now.iter().all(|&b| b == 0xcc), "written after it was taken back");
-    // A stopped peer: what it is inside of, if anything, is told in bounded time.
+    // A stopped peer: what it is inside of, if anything, is known in bounded time.
     let pid = child.id() as i32;
     // SAFETY: kill(2) touches no memory.
     unsafe { libc::kill(pid, libc::SIGSTOP) };

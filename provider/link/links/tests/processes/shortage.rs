@@ -8,7 +8,7 @@ use link::{OpenOptions, ShmLink};
 use link_api::{Event, FrameLink, Gone, Link, PeerId, Refused, SleepLink};
 use wire::Addr;
 
-use crate::common::{closed, command, event, finish, frame, open, say, start, told};
+use crate::common::{closed, command, event, finish, frame, open, printed_addr, say, start};
 
 /// Leaves this process so many descriptors, no matter what it has open; the limit that there was.
 fn leave_descriptors(n: u64) -> u64 {
@@ -137,7 +137,7 @@ fn short(room: u64, later: u64, patience: u64) -> (Child, Addr) {
     c.env("STRAIT_ROOM", room.to_string()).env("STRAIT_LATER", later.to_string());
     c.env("STRAIT_PATIENCE", patience.to_string()).stdout(Stdio::piped()).stdin(Stdio::piped());
     let mut child = c.spawn().unwrap();
-    let addr = told(&mut child);
+    let addr = printed_addr(&mut child);
     (child, addr)
 }
 
@@ -164,7 +164,7 @@ fn takes_all((mut child, addr): (Child, Addr)) {
 fn nothing_is_lost_on_a_peer_that_is_short_of_memory() {
     let mut c = command("short of memory", open().addr());
     let mut child = c.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
-    let addr = told(&mut child);
+    let addr = printed_addr(&mut child);
     takes_all((child, addr));
 }
 

@@ -10,7 +10,7 @@ use link::ShmLink;
 use link_api::{Direct, FrameLink, Gone, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _, Way};
 use wire::{Addr, Seg};
 
-use crate::common::{OTHER_UID, command, finish, frame, is_root, open, say, start, told};
+use crate::common::{OTHER_UID, command, finish, frame, is_root, open, printed_addr, say, start};
 
 /// A connection to the endpoint's socket, made by hand.
 fn connect(addr: Addr) -> i32 {
@@ -51,13 +51,13 @@ pub fn foreign(mut link: ShmLink, to: PeerId, parent: Addr) {
 /// Is found by another user.
 pub fn owner(mut link: ShmLink, _to: PeerId, _parent: Addr) {
     println!("!{}", link.addr());
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        std::io::stdin().lines().map_while(Result::ok).for_each(|l| drop(tell.send(l)))
+        std::io::stdin().lines().map_while(Result::ok).for_each(|l| drop(report.send(l)))
     });
     let other = loop {
         assert!(link.poll().is_none(), "heard of another user");
-        match told.recv_timeout(Duration::from_millis(1)) {
+        match reported.recv_timeout(Duration::from_millis(1)) {
             Ok(line) => break link.peer(&Addr::new(line.parse().unwrap())),
             Err(e) => assert_eq!(e, std::sync::mpsc::RecvTimeoutError::Timeout),
         }
@@ -115,18 +115,18 @@ fn other_users_are_refused_both_ways() {
         Ok(child) => child,
         Err(e) => return eprintln!("skipped: another user may not start this program: {e}"),
     };
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     let out = BufReader::new(child.stdout.take().unwrap());
     std::thread::spawn(move || {
         for line in out.lines().map_while(Result::ok) {
             if let Some((_, addr)) = line.split_once('!') {
-                let _ = tell.send(addr.to_owned());
+                let _ = report.send(addr.to_owned());
             }
         }
     });
     let theirs = loop {
         assert!(link.poll().is_none());
-        match told.recv_timeout(Duration::from_millis(1)) {
+        match reported.recv_timeout(Duration::from_millis(1)) {
             Ok(addr) => break addr,
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
             Err(e) => panic!("{e}"),
@@ -169,9 +169,10 @@ fn users_without_a_mapping_are_not_taken_for_each_other() {
             Ok(child) => child,
             Err(e) => return eprintln!("skipped: no user namespaces, or not this program: {e}"),
         };
-        let mut other =
-            command("foreign", told(&mut owner), OTHER_UID - 2 * u32::from(there), there).spawn().unwrap();
-        let addr = told(&mut other);
+        let mut other = command("foreign", printed_addr(&mut owner), OTHER_UID - 2 * u32::from(there), there)
+            .spawn()
+            .unwrap();
+        let addr = printed_addr(&mut other);
         writeln!(owner.stdin.as_mut().unwrap(), "{addr}").unwrap();
         finish(owner);
         drop(other.stdin.take());

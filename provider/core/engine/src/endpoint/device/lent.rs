@@ -15,7 +15,7 @@ use crate::types::*;
 use link_api::{Direct, Grant, HandleNote, PeerId, RmaLink, Way};
 
 impl<L: RmaLink> Handles<'_, L> {
-    /// Answers a read by telling its initiator of the memory. If that cannot be, the request comes back.
+    /// Answers a read with the handles of the memory. If that cannot be, the request comes back.
     pub(in crate::endpoint) fn lend(&mut self, request: Serve) -> Option<Serve> {
         let (peer, theirs, iov) = (request.peer, request.req, request.iov.clone());
         let found = segments(&iov).ok().and_then(|_| self.net.link.export_handles(peer, &iov, Way::Get));

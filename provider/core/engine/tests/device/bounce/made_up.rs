@@ -12,8 +12,8 @@ fn made_up(name: u64, off: u64, addr: u64, len: u64) -> Vec<u8> {
     frame
 }
 
-/// Where a buffer is that the first node has told the second one of.
-fn told_of(net: &mut Net) -> u64 {
+/// Where a buffer is that the first node has exported to the second one.
+fn exported(net: &mut Net) -> u64 {
     let memory = net.device(1000);
     let (base, device, token, zero) = (memory.addr(), [0; 16], [0; 64], [0; 3]);
     let mut frame = Vec::new();
@@ -61,7 +61,7 @@ fn frames_that_a_peer_made_up_have_no_effect() {
     net.settle();
     assert_eq!((ok(&net[0].tx()), ok(&net[1].rx())), (vec![1], vec![2]));
     assert!(net[1].look(dst, len) == pattern(len, 3));
-    // More parts than a peer has blocks for, of memory that it has told of: what is too many is not begun.
+    // More parts than a peer has blocks for, of memory that it has exported: what is too many is not begun.
     net[1].recv(&from_any(&[dst], 6)).unwrap();
     net[0].send(&msg(1, &[src], 5)).unwrap();
     net[0].progress();
@@ -69,7 +69,7 @@ fn frames_that_a_peer_made_up_have_no_effect() {
     net.tamper(1, 0, |frame| theirs = Head::of(frame).unwrap().data.get());
     net.hold(1, 0);
     net.hold_operations(true);
-    let buffer = told_of(&mut net);
+    let buffer = exported(&mut net);
     for off in 0..200 {
         net.inject(0, 1, made_up(theirs, off, buffer, 1));
     }
@@ -82,7 +82,7 @@ fn frames_that_a_peer_made_up_have_no_effect() {
 }
 
 #[test]
-fn a_buffer_that_was_never_told_of_is_not_read() {
+fn a_buffer_that_was_never_exported_is_not_read() {
     let mut net = net(2, Direct::InCall);
     let len = 2 * PART;
     let (src, dst, mut theirs) = (filled(&mut net, 0, len, 3), net.device(len), 0);

@@ -41,7 +41,7 @@ impl Two {
         two
     }
 
-    /// A write that no queue tells of.
+    /// A write that has no completion.
     fn write(&self, word: u64) {
         self.write_to(KEY, word);
     }
@@ -101,7 +101,7 @@ fn a_counted_write_is_at_a_target_that_makes_no_progress() {
         two.write(100 + n);
         assert_eq!(two.word_once(cntr, n), 100 + n);
     }
-    // Of an alias, and with flags of the call's own, likewise.
+    // The same of an alias, and with flags of the call's own.
     let mut alias = ptr::null_mut::<fi::fid>();
     let mut arg = fi::fi_alias { fid: &mut alias, flags: fi::FI_TRANSMIT };
     assert_eq!(call_fid!(two.ep, control(fi::FI_ALIAS, (&raw mut arg).cast())), 0);
@@ -140,7 +140,7 @@ fn a_deferred_write_is_at_its_target_when_its_counter_says_so() {
     assert_eq!(call_fid!(two.from.domain, control(fi::FI_QUEUE_WORK, (&raw mut work).cast())), 0);
     assert_eq!(call!(start, ops.add(1)), 0);
     assert_eq!(two.word_once(done, 1), 300);
-    // Likewise the endpoint's, which counts one with FI_COMPLETION.
+    // The same by the endpoint's, which counts one with FI_COMPLETION.
     let own = two.from.cntr();
     assert_eq!(bind_to(two.ep, own, fi::FI_WRITE), 0);
     // SAFETY: it is leaked, and nothing reads it now.
@@ -155,7 +155,7 @@ fn a_deferred_write_is_at_its_target_when_its_counter_says_so() {
 }
 
 #[test]
-fn an_error_that_was_not_told_ends_a_wait() {
+fn an_error_that_was_not_read_ends_a_wait() {
     let two = Two::new();
     let cntr = two.from.cntr();
     assert_eq!(bind_to(two.ep, cntr, fi::FI_WRITE), 0);
@@ -168,7 +168,7 @@ fn an_error_that_was_not_told_ends_a_wait() {
     two.refused();
     assert_eq!(wait(1), EAVAIL);
     failed();
-    // It was told, and no other one came.
+    // It was read, and no other one came.
     assert_eq!(wait(1), ETIMEDOUT);
     // One that another call has taken in, between the last read of the errors and the wait.
     two.refused();

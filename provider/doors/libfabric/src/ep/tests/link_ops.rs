@@ -47,21 +47,21 @@ fn far(w: &World, name: &str) -> fi::fi_addr_t {
 }
 
 #[test]
-fn the_path_to_a_peer_is_told_with_the_refusals_of_other_links() {
+fn the_path_to_a_peer_is_reported_with_the_refusals_of_other_links() {
     let w = World::new();
     let ((ep, own), (other, near)) = (w.enabled(0), w.enabled(0));
     // An address that no host has: for documentation, RFC 5737.
     let away = far(&w, "198.51.100.1:7");
     let ops = ops(ep);
     // SAFETY: the endpoint is open, and `text` passes NULL or a buffer of that length.
-    let told = |peer| text(|buf, len| unsafe { (ops.path)(ep, peer, buf, len) });
-    let line = told(near);
+    let path = |peer| text(|buf, len| unsafe { (ops.path)(ep, peer, buf, len) });
+    let line = path(near);
     assert!(
         line.starts_with("shm ") && line.contains("; its address is this host's; not tcp: shm"),
         "{line}"
     );
-    assert!(told(own).contains("; it is this endpoint; not tcp: shm comes before it"));
-    let line = told(away);
+    assert!(path(own).contains("; it is this endpoint; not tcp: shm comes before it"));
+    let line = path(away);
     assert!(
         line.starts_with("tcp not connected, ") && line.contains("; not shm: its address is not"),
         "{line}"
@@ -97,22 +97,22 @@ fn what_is_no_peer_or_no_endpoint_has_no_path() {
 }
 
 #[test]
-fn the_links_of_an_endpoint_are_told_of_a_domain() {
+fn the_links_of_an_endpoint_are_listed_of_a_domain() {
     let w = World::new();
     let ops = ops(w.domain);
     // SAFETY: NULL, or an open object, and no buffer.
     let code = |of| unsafe { (ops.links)(of, ptr::null_mut(), 0) };
     assert_eq!(code(ptr::null_mut()), -fi::FI_EINVAL);
     assert_eq!(code(w.av.cast()), -fi::FI_EINVAL);
-    let mut told = vec![0u8; 4096];
+    let mut listed = vec![0u8; 4096];
     // SAFETY: an open domain, and a buffer of that length. The port is another one each time.
-    let len = unsafe { (ops.links)(w.domain, told.as_mut_ptr().cast(), told.len()) };
-    let told = std::str::from_utf8(&told[..len as usize]).expect("text");
-    let lines: Vec<Vec<&str>> = told.lines().map(|line| line.splitn(3, ' ').collect()).collect();
+    let len = unsafe { (ops.links)(w.domain, listed.as_mut_ptr().cast(), listed.len()) };
+    let listed = std::str::from_utf8(&listed[..len as usize]).expect("text");
+    let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.splitn(3, ' ').collect()).collect();
     let mut names: Vec<&str> = lines.iter().map(|line| line[0]).collect();
     names.sort_unstable();
-    assert_eq!(names, ["ofi", "shm", "tcp"], "{told}");
-    assert!(lines.iter().all(|line| matches!(line[1], "yes" | "no") && line[2].len() > 20), "{told}");
-    assert!(told.contains("tcp yes listens on "), "{told}");
+    assert_eq!(names, ["ofi", "shm", "tcp"], "{listed}");
+    assert!(lines.iter().all(|line| matches!(line[1], "yes" | "no") && line[2].len() > 20), "{listed}");
+    assert!(listed.contains("tcp yes listens on "), "{listed}");
     w.end();
 }

@@ -219,7 +219,7 @@ unsafe extern "C" fn tostr(fid: *const fi::fid, buf: *mut c_char, len: usize) ->
 unsafe fn describe(nic: &fi::fid_nic) -> String {
     // SAFETY: the caller's promise.
     let say = |s: *const c_char| {
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise, of the strings of `nic`.
         unsafe { bytes(s) }.map_or("(null)".into(), |b| String::from_utf8_lossy(b).into_owned())
     };
     let mut out = String::from("    nic:\n");

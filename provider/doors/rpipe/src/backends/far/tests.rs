@@ -45,12 +45,12 @@ fn say(far: &mut Far, to: Rank, number: u32) {
 fn messages_to_a_peer_that_makes_no_progress_wait_in_order_and_their_sender_goes_on() {
     for shm in [true, false] {
         let [mut a, mut b] = pair(shm);
-        let (tell, told) = mpsc::channel();
+        let (report, reported) = mpsc::channel();
         thread::spawn(move || {
             (0..MANY).for_each(|number| say(&mut a, 1, number));
-            tell.send(a).unwrap();
+            report.send(a).unwrap();
         });
-        let mut a = told.recv_timeout(LIMIT).expect("a call waits for a peer that makes no progress");
+        let mut a = reported.recv_timeout(LIMIT).expect("a call waits for a peer that makes no progress");
         assert!(a.outbox.has(1), "nothing had to wait");
         let (mut heard, until) = (Vec::new(), Instant::now() + LIMIT);
         while heard.len() < MANY as usize {
@@ -63,7 +63,7 @@ fn messages_to_a_peer_that_makes_no_progress_wait_in_order_and_their_sender_goes
 }
 
 #[test]
-fn a_message_to_a_peer_that_has_left_waits_for_nothing_and_its_end_is_told_of() {
+fn a_message_to_a_peer_that_has_left_waits_for_nothing_and_its_end_is_reported() {
     for shm in [true, false] {
         let [mut a, b] = pair(shm);
         drop(b);
@@ -71,7 +71,7 @@ fn a_message_to_a_peer_that_has_left_waits_for_nothing_and_its_end_is_told_of() 
         assert!(a.outbox.has(1), "the call has waited until it was known that the peer has left");
         let until = Instant::now() + LIMIT;
         while !hear(&mut a, 1, &mut Vec::new()) {
-            assert!(Instant::now() < until, "its end is not told of");
+            assert!(Instant::now() < until, "its end is not reported");
         }
         assert!(a.outbox.is_empty() && a.send(1, b"more", &[]).is_err());
     }
@@ -105,7 +105,7 @@ fn what_a_peer_has_sent_before_it_ended_comes_before_its_end() {
         wake(&mut a);
         while !hear(&mut a, 1, &mut heard) {
             wake(&mut a);
-            assert!(Instant::now() < until, "its end is not told of");
+            assert!(Instant::now() < until, "its end is not reported");
         }
         assert!(
             heard.iter().copied().eq(0..200),

@@ -37,7 +37,7 @@ fn scribble(memory: &Memory, random: &mut Random) {
     memory.word(at).store(value, Relaxed);
 }
 
-/// A peer that goes through the motions, and then lies until it is told to stop. `side`: the victim's.
+/// A peer that goes through the motions, and then lies until `stop` is set. `side`: the victim's.
 fn villain(mut backend: Near, side: Side, seed: u64, stop: &AtomicBool) {
     let mut random = Random(seed);
     let (writer, reader) = if side == Side::Writer { (0, 1) } else { (1, 0) };

@@ -198,7 +198,7 @@ impl Bootstrap for NoCards {
 }
 
 #[test]
-fn a_peer_that_has_connected_is_told_that_an_end_has_failed_where_this_process_cannot_connect_to_it() {
+fn a_peer_that_has_connected_is_notified_that_an_end_has_failed_where_this_process_cannot_connect_to_it() {
     let dir = scratch("connected");
     let settings = Settings::default();
     let bootstrap = |rank| FileBootstrap::new(rank, 2, &dir).unwrap();

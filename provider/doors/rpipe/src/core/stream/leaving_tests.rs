@@ -89,7 +89,7 @@ fn what_a_reader_frees_has_where_to_go_until_it_closes_its_end() {
                 while is_closed.try_recv().is_err() {
                     b.progress().unwrap();
                 }
-                // The writer's end is closed: it is told here, and each block is freed.
+                // The writer's end is closed: it is reported here, and each block is freed.
                 assert!(matches!(pipe.read(8, patience()), Err(Error::Gone(_))));
                 blocks.into_iter().for_each(|block| pipe.free(block).unwrap());
                 pipe.close().unwrap();

@@ -111,7 +111,7 @@ fn messages_of_a_peer_that_was_not_met_yet_are_all_heard() {
 
 /// The widths and kinds of the two ends are as they should be: nothing else is said to be wrong.
 #[test]
-fn a_reader_whose_writer_cannot_set_its_end_up_is_told_so() {
+fn a_reader_whose_writer_cannot_set_its_end_up_has_that_error() {
     let [a, b] = job("unsound", &Settings::default());
     thread::scope(|s| {
         s.spawn(|| {
@@ -119,14 +119,14 @@ fn a_reader_whose_writer_cannot_set_its_end_up_is_told_so() {
             let mut pipe = Pipe::open(&a, 1, &options).unwrap();
             assert!(matches!(pipe.alloc(8, 1, patience()), Err(Error::Unsupported(_))));
             // This end stays open until the reader has failed with that cause.
-            let mut told = Pipe::open(&a, 1, &PipeOptions::new(Side::Reader)).unwrap();
-            assert_eq!(read(&mut told).unwrap(), b"told");
+            let mut from_reader = Pipe::open(&a, 1, &PipeOptions::new(Side::Reader)).unwrap();
+            assert_eq!(read(&mut from_reader).unwrap(), b"failed");
         });
         let mut pipe = Pipe::open(&b, 0, &PipeOptions::new(Side::Reader)).unwrap();
         let fault = pipe.read(8, patience()).unwrap_err();
         assert!(matches!(&fault, Error::Gone(why) if why.contains("cannot set its end")), "{fault:?}");
-        let mut tell = Pipe::open(&b, 0, &PipeOptions::new(Side::Writer)).unwrap();
-        write(&mut tell, b"told").unwrap();
-        tell.flush(patience()).unwrap();
+        let mut to_writer = Pipe::open(&b, 0, &PipeOptions::new(Side::Writer)).unwrap();
+        write(&mut to_writer, b"failed").unwrap();
+        to_writer.flush(patience()).unwrap();
     });
 }

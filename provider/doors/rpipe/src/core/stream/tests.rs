@@ -186,8 +186,8 @@ fn a_block_that_is_longer_than_a_slot_is_the_readers_memory_where_that_is_mapped
                 // SAFETY: a block of so many bytes, which is this end's.
                 unsafe { at.write_bytes(1, len) };
                 pipe.write(block, None).unwrap();
-                let told = pipe.writer_stats().unwrap().0.path_why.contains("the reader's memory");
-                assert_eq!(told, settings.map, "{name}");
+                let maps = pipe.writer_stats().unwrap().0.path_why.contains("the reader's memory");
+                assert_eq!(maps, settings.map, "{name}");
                 is_seen.recv().unwrap();
                 // SAFETY: this end's memory as long as the pipe is open; the reader's thread waits.
                 unsafe { at.write_volatile(2) };

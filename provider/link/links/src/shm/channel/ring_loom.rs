@@ -188,7 +188,7 @@ fn twin_that_does_not_zero() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn twin_that_tells_its_place_relaxed() {
+fn twin_that_publishes_its_place_relaxed() {
     cross(Twin::Sound, Twin::Release, LAP);
 }
 

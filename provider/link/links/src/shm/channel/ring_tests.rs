@@ -58,7 +58,7 @@ fn length(state: &mut u64, max: usize) -> usize {
     }
 }
 
-/// As a link does it: what a line has room for by the short way, if that can tell.
+/// As a link does it: what a line has room for by the short way, if that finds room.
 fn send(tx: &mut Producer<Memory>, bytes: &[u8]) -> bool {
     if let (true, Some(at)) = (bytes.len() <= SHORT, tx.reserve_short()) {
         // SAFETY: just reserved.

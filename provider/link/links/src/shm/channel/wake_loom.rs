@@ -114,7 +114,7 @@ fn send_behind_a_close(closes: bool) {
 }
 
 #[test]
-fn a_consumer_that_has_closed_is_told_from_one_that_polls() {
+fn a_consumer_that_has_closed_is_distinguished_from_one_that_polls() {
     close_beside_a_send(Twin::Sound);
     send_behind_a_close(true);
 }

@@ -241,7 +241,7 @@ mod tests {
 
     /// Two names that read like it, as another user's process may have them.
     #[test]
-    fn a_name_that_several_sockets_seem_to_have_tells_nothing() {
+    fn a_name_that_several_sockets_seem_to_have_shows_nothing() {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::{SocketAddr, UnixListener};
 

@@ -411,16 +411,16 @@ impl Forger {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         let out = std::io::BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
             for line in std::io::BufRead::lines(out).map_while(Result::ok) {
                 if let Some((_, said)) = line.split_once('!') {
-                    let _ = tell.send(said.to_owned());
+                    let _ = report.send(said.to_owned());
                 }
             }
         });
-        Forger(child, told)
+        Forger(child, reported)
     }
 
     /// What the victim, which hears nothing else, says to it.
@@ -470,7 +470,7 @@ fn the_owner_of_a_name_takes_it_from_a_process_that_was_first() {
     say(&mut a, to_b, b"me").unwrap();
     assert_eq!(closed(&mut b), (to_a, Gone::Reset));
     assert_eq!(frame(&mut b), (to_a, b"me".to_vec()));
-    // If it is called before it calls, likewise.
+    // The same if it is called before it calls.
     let (mut a, mut b) = (open(), open());
     let forger = Forger::start(&b, a.addr());
     assert!(forger.hears(&mut b).starts_with("Welcome"));

@@ -1,4 +1,4 @@
-//! What is told of frames that make no sense.
+//! What is logged of frames that make no sense.
 
 use std::sync::Mutex;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * What the provider tells of links by fi_open_ops(3), strait_link.h: of a peer before and after it was used, of one on another
- * host, and of what is no peer. The path to the one that was used, as it is told in the end, is all of standard output. With
+ * What the provider reports of links by fi_open_ops(3), strait_link.h: of a peer before and after it was used, of one on another
+ * host, and of what is no peer. The path to the one that was used, as it is reported in the end, is all of standard output. With
  * FI_STRAIT_LINKS=shm no link leads to another host.
  */
 #include "fab.h"
