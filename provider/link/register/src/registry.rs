@@ -172,7 +172,7 @@ impl<D: Device> Registry<D> {
         Err(refusal)
     }
 
-    /// What came of a way for memory of this kind, which was not used, or has a refusal.
+    /// What came of a way for memory of this kind; `None`: it was not tried.
     pub fn outcome(&self, kind: Kind, for_peers: bool, way: Way) -> Option<Result<(), Refusal>> {
         self.refused.outcome(kind, for_peers, way)
     }
