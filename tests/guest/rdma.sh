@@ -204,20 +204,26 @@ check_verbs_down() (
     report "a port that was down is used" $status /tmp/d/log.?
 )
 
-# Both ends in one thread: times by the clock, which counts instructions, the kernel's too.
+# Both ends in one thread: times by the clock, which counts instructions, the kernel's too. UCX connects by UD, of which it takes nothing
+# here where it compares destination addresses.
 check_ends() (
     local type provider links status=0
+    local what=(200 ping 64 ping 65536 ping 1048576 write 8)
     fresh
     while read -r type provider links; do
         export NODE=$address FI_STRAIT_LINKS=$links
         if [ "$provider" = strait ]; then FI_PROVIDER='strait,verbs;strait'; else FI_PROVIDER=verbs; fi
         echo "$type $provider $links"
-        timeout -s KILL 20 ends "$provider" "$type" 200 ping 64 ping 65536 ping 1048576 write 8 2>&1 || status=$?
+        timeout -s KILL 20 ends "$provider" "$type" "${what[@]}" put 8 2>&1 || status=$?
     done << 'WAYS'
 msg verbs
 rdm verbs;ofi_rxm
 rdm strait verbs
 WAYS
+    echo "libibverbs"
+    timeout -s KILL 20 ends_verbs 200 ping 64 ping 65536 write 8 put 8 2>&1 || status=$?
+    echo "UCX rc"
+    UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n timeout -s KILL 20 ends_ucp "${what[@]}" 2>&1 || status=$?
     report "both ends in one thread" $status /dev/null
 )
 

@@ -5,8 +5,9 @@
  *
  *   ends PROVIDER msg|rdm ROUNDS PATTERN BYTES...
  *
- * Each PATTERN is ping (there and back, tagged but for msg) or write (fi_write of the other end's memory, until its completion). NODE
- * is the address of both. The contents are checked before. Prints for each "PATTERN BYTES BEST MEDIAN": microseconds one way, or of a write.
+ * Each PATTERN is ping (there and back, tagged but for msg), write (fi_write of the other end's memory, until its completion) or put
+ * (fi_write there and back, each when the bytes of the one before are seen in memory, as in ib_write_lat). NODE is the address of both.
+ * The contents are checked before. Prints for each "PATTERN BYTES BEST MEDIAN": microseconds one way, or of a write.
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -152,12 +153,30 @@ static void one_way(struct end *from, struct end *to)
 		await(from, SENT);
 }
 
-static void write_one(struct end *from, struct end *to)
+static void write_to(struct end *from, struct end *to)
 {
 	int is_virtual = to->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR;
 	uint64_t at = is_virtual ? (uintptr_t)to->memory + MOST : MOST;
 
 	RETRY(fi_write(from->ep, from->memory, bytes, from->desc, from->peer, at, fi_mr_key(to->mr), &from->contexts[SENT]));
+}
+
+static void write_one(struct end *from, struct end *to)
+{
+	write_to(from, to);
+	await(from, SENT);
+}
+
+/* The last byte changes with each. */
+static void put_one(struct end *from, struct end *to)
+{
+	volatile char *last = to->memory + MOST + bytes - 1;
+	char next = *last + 1;
+
+	from->memory[bytes - 1] = next;
+	write_to(from, to);
+	while (*last != next)
+		progress();
 	await(from, SENT);
 }
 
@@ -222,10 +241,13 @@ static double now(void)
 }
 
 /* By a name of its own, for --toggle-collect. */
-__attribute__((noinline)) static void measured(int writes)
+__attribute__((noinline)) static void measured(const char *name)
 {
-	if (writes) {
+	if (!strcmp(name, "write")) {
 		write_one(&ends[0], &ends[1]);
+	} else if (!strcmp(name, "put")) {
+		put_one(&ends[0], &ends[1]);
+		put_one(&ends[1], &ends[0]);
 	} else {
 		one_way(&ends[0], &ends[1]);
 		one_way(&ends[1], &ends[0]);
@@ -241,7 +263,7 @@ static int rising(const void *a, const void *b)
 
 static void pattern(const char *name, int rounds)
 {
-	int writes = !strcmp(name, "write"), wrong = 0;
+	int is_write = !strcmp(name, "write"), writes = is_write || !strcmp(name, "put"), wrong = 0;
 	double *took = calloc(rounds, sizeof(*took));
 
 	if (!took)
@@ -258,9 +280,9 @@ static void pattern(const char *name, int rounds)
 	for (int i = -10; i < rounds; i++) {
 		double begun = now();
 
-		measured(writes);
+		measured(name);
 		if (i >= 0)
-			took[i] = (now() - begun) / (writes ? 1 : 2);
+			took[i] = (now() - begun) / (is_write ? 1 : 2);
 		else if (writes)
 			wrong |= memcmp(ends[1].memory + MOST, ends[0].memory, bytes);
 		else
@@ -290,7 +312,7 @@ int main(int argc, char **argv)
 	int rounds = argc > 3 ? atoi(argv[3]) : 0;
 
 	if (argc < 6 || argc % 2 || rounds < 1) {
-		fprintf(stderr, "usage: %s PROVIDER msg|rdm ROUNDS ping|write BYTES...\n", argv[0]);
+		fprintf(stderr, "usage: %s PROVIDER msg|rdm ROUNDS ping|write|put BYTES...\n", argv[0]);
 		return 2;
 	}
 	is_msg = !strcmp(argv[2], "msg");

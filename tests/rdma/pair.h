@@ -47,7 +47,7 @@ static inline void pair_open(struct pair_device *device, int entries)
 
 static inline struct ibv_qp *pair_make(struct pair_device *device, struct ibv_srq *srq)
 {
-	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 16, srq ? 0 : 16, 1, 1, 0 }, .srq = srq };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 16, srq ? 0 : 16, 1, 1, 64 }, .srq = srq };
 	struct ibv_qp *qp;
 
 	init.send_cq = init.recv_cq = device->cq;

@@ -122,23 +122,7 @@ fn settle_all(most: Duration) {
     let Some(all) = list(most.min(MOMENT)) else { return };
     let hosts: Vec<Arc<dyn Settles>> = all.iter().filter_map(Weak::upgrade).collect();
     drop(all);
-    let mut found = vec![Settled::Not; hosts.len()];
-    let mut nap = *NAPS.start();
-    loop {
-        let last = start.elapsed() >= most;
-        for (host, found) in hosts.iter().zip(&mut found) {
-            if matches!(found, Settled::Not | Settled::Busy) {
-                // A panic inside poisons that domain alone.
-                *found = catch(|| host.settle(last)).unwrap_or(Settled::Never);
-            }
-        }
-        if last || found.iter().all(|found| matches!(found, Settled::All | Settled::Never)) {
-            break;
-        }
-        sleep(nap.min(most.saturating_sub(start.elapsed())));
-        nap = (2 * nap).min(*NAPS.end());
-    }
-    for found in found {
+    for found in settle_each(&hosts, most, start) {
         match found {
             Settled::Busy => log::warn!("exit does not wait for what was sent: a thread is in a call"),
             Settled::Never => log::info!(
@@ -149,4 +133,58 @@ fn settle_all(most: Duration) {
     }
     // Nothing is closed here: that is left to the application.
     forget(hosts);
+}
+
+/// How far each is when all have settled, or when the time is over. One that has settled is asked again with
+/// the others: what another one waits for may be its answer.
+fn settle_each(hosts: &[Arc<dyn Settles>], most: Duration, start: Instant) -> Vec<Settled> {
+    let mut found = vec![Settled::Not; hosts.len()];
+    let mut nap = *NAPS.start();
+    loop {
+        let last = start.elapsed() >= most;
+        for (host, found) in hosts.iter().zip(&mut found) {
+            if *found != Settled::Never {
+                // A panic inside poisons that domain alone.
+                let now = catch(|| host.settle(last)).unwrap_or(Settled::Never);
+                if (*found, now) != (Settled::All, Settled::Busy) {
+                    *found = now;
+                }
+            }
+        }
+        if last || found.iter().all(|found| matches!(found, Settled::All | Settled::Never)) {
+            return found;
+        }
+        sleep(nap.min(most.saturating_sub(start.elapsed())));
+        nap = (2 * nap).min(*NAPS.end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settles once its peer of this process was asked so often.
+    struct End {
+        asked: Arc<AtomicU32>,
+        peer: Arc<AtomicU32>,
+        needs: u32,
+    }
+
+    impl Settles for End {
+        fn settle(&self, _last: bool) -> Settled {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            if self.peer.load(Ordering::Relaxed) >= self.needs { Settled::All } else { Settled::Not }
+        }
+    }
+
+    #[test]
+    fn a_domain_that_has_settled_answers_another_one_of_the_process() {
+        let (one, two) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let end = |asked: &Arc<AtomicU32>, peer: &Arc<AtomicU32>, needs| {
+            Arc::new(End { asked: asked.clone(), peer: peer.clone(), needs }) as Arc<dyn Settles>
+        };
+        let hosts = [end(&one, &two, 3), end(&two, &one, 0)];
+        let found = settle_each(&hosts, Duration::from_secs(2), Instant::now());
+        assert_eq!(found, [Settled::All, Settled::All]);
+    }
 }
