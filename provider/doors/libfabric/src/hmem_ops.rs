@@ -75,13 +75,11 @@ unsafe extern "C" fn mr_query_path(mr: *mut fi::fid_mr, to: *mut Answer) -> c_in
 /// The path to a registration, and what the RDMA device of a `verbs` link, if that is named, says of it.
 fn find(mr: &MrFid) -> Found {
     let Some(options) = &param::get().links.verbs else { return path::find(mr.memory, path::no_device) };
-    let own = addr::own(mr.shared.addr_format == fi::FI_SOCKADDR_IN6);
-    let asked = verbs::ask(options, own.ip(), mr.memory);
-    let dmabuf = |path: Path| match asked.dmabufs[usize::from(path == Path::Dmabuf)] {
-        Some(Ok(())) => Ok(()),
-        Some(Err(refusal)) => Err((refusal.errno, String::new())),
-        None => Err((libc::ENODEV, String::new())),
-    };
+    let shared = &mr.shared;
+    let at = shared.at.unwrap_or_else(|| addr::own(shared.addr_format == fi::FI_SOCKADDR_IN6));
+    let asked = verbs::ask(options, at.ip(), mr.memory, mr.in_frames());
+    let dmabuf =
+        |path: Path| asked.dmabufs[usize::from(path == Path::Dmabuf)].map_err(|errno| (errno, String::new()));
     let mut found = path::find(mr.memory, dmabuf);
     // The device's words have the reasons of both.
     let rest: Vec<&str> = found.why.split("; ").filter(|why| why.starts_with(Path::PeerMap.name())).collect();

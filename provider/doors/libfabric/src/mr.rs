@@ -39,6 +39,11 @@ impl MrFid {
     pub(crate) fn for_device(&self) -> Option<(Span, &xpu::Named)> {
         (!self.many).then_some((self.memory, &self.named))
     }
+
+    /// Why no adapter accesses it for peers, if none does.
+    pub(crate) fn in_frames(&self) -> Option<&'static str> {
+        self.many.then_some("it is of several buffers")
+    }
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `register` alone, with this table.

@@ -218,10 +218,7 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     let text = |e: Error| e.to_string();
     let attributes = context.attributes();
     let most = |n: i32| u32::try_from(n).unwrap_or(0);
-    let entries = ENTRIES.min(most(attributes.max_cqe));
-    if entries < LEAST {
-        return Err(format!("its completion queues have {entries} entries at most, and {LEAST} are needed"));
-    }
+    let entries = entries(context)?;
     let pd = Pd::new(context).map_err(text)?;
     let channel = Channel::new(context).map_err(text)?;
     channel.set_nonblocking().map_err(text)?;
@@ -252,13 +249,8 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     let sends = Sends::new(&pd, SENDS, MESSAGE)?;
     let send_wr = SEND_WR.min(most(attributes.max_qp_wr)).min(entries / 4);
     let recv_wr = if receives.srq().is_some() { 0 } else { CHUNK as u32 };
-    let [serves, starts] =
-        [attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom].map(|n| n.clamp(0, READS) as u8);
-    // Without windows a key would serve any peer that knows it.
-    let lacks = match serves.min(starts) {
-        0 => Some("no RDMA reads".into()),
-        _ => windows::check(context, &pd).err(),
-    };
+    let (serves, starts) = reads(context);
+    let lacks = lacks(context, &pd);
     let access = if lacks.is_some() { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
     // Others are atomic among the accesses by one device alone, and not with frames, which a processor
     // applies.
@@ -291,6 +283,32 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     };
     verbs.sizes.inline = find_inline(&verbs.objects, sizes)?;
     Ok(verbs)
+}
+
+/// How many completions there is room for.
+fn entries(context: &Context) -> Result<u32, String> {
+    let entries = ENTRIES.min(u32::try_from(context.attributes().max_cqe).unwrap_or(0));
+    if entries < LEAST {
+        return Err(format!("its completion queues have {entries} entries at most, and {LEAST} are needed"));
+    }
+    Ok(entries)
+}
+
+/// Reads under way by a queue pair: of peers, and of this side.
+fn reads(context: &Context) -> (u8, u8) {
+    let attributes = context.attributes();
+    let of = |n: i32| n.clamp(0, READS) as u8;
+    (of(attributes.max_qp_rd_atom), of(attributes.max_qp_init_rd_atom))
+}
+
+/// What the device lacks so that all memory goes in frames. Without windows a key would serve any peer that
+/// knows it.
+fn lacks(context: &Context, pd: &Pd) -> Option<String> {
+    let (serves, starts) = reads(context);
+    match serves.min(starts) {
+        0 => Some("no RDMA reads".into()),
+        _ => windows::check(context, pd).err(),
+    }
 }
 
 /// How a port is reached from itself.

@@ -58,9 +58,15 @@ fn a_registration_says_by_which_path_it_is_reached() {
     w.end();
 }
 
+type Found = (u32, [i32; Path::COUNT], String);
+
 /// What is said of a GPU's memory and of the host's where the links `shm,verbs` have such devices, whose library is
 /// the stand-in, and the driver exports dma-bufs with the PCIe flag, too.
-fn with_adapter(devices: &str, (ordering, flush): (i32, i32)) -> [(u32, [i32; Path::COUNT], String); 2] {
+fn with_adapter(devices: &str, orders: (i32, i32)) -> [Found; 2] {
+    with_setting(devices, orders, Setting { mr_mode: fi::FI_MR_ALLOCATED, ..Setting::default() })
+}
+
+fn with_setting(devices: &str, (ordering, flush): (i32, i32), setting: Setting) -> [Found; 2] {
     // SAFETY: nothing reads the environment yet: each test is a process.
     unsafe { std::env::set_var("VERBS_STAND_IN_DEVICES", devices) };
     crate::param::set_links("shm,verbs");
@@ -70,7 +76,7 @@ fn with_adapter(devices: &str, (ordering, flush): (i32, i32)) -> [(u32, [i32; Pa
     // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, and ..._FLUSH_WRITES_OPTIONS.
     cu.attribute(118, ordering);
     cu.attribute(117, flush);
-    let w = World::new(Setting::default());
+    let w = World::new(setting);
     let (at, host) = (cu.alloc(70_000), Box::new([0u8; 100]));
     let all = [(at, 70_000, fi::FI_HMEM_CUDA), ((&raw const *host).addr(), 100, fi::FI_HMEM_SYSTEM)];
     let found = all.map(|(at, len, iface)| {
@@ -126,4 +132,42 @@ fn a_registration_says_that_a_flush_follows_what_the_adapter_writes() {
 fn a_registration_says_that_the_adapter_does_not_write_it() {
     let [gpu, _] = with_adapter("sv0", (0, 0));
     assert!(gpu.2.ends_with("written in frames: no order of writes, and no flush"), "{}", gpu.2);
+}
+
+#[test]
+fn a_registration_goes_in_frames_where_the_adapter_has_no_windows() {
+    for found in with_adapter("sv0:nomw", (100, 0)) {
+        assert!(found.2.ends_with(" in frames: no memory windows of type 2B"), "{}", found.2);
+        assert_eq!(found.1[1..3], [if found.0 == Path::Cpu as u32 { 0 } else { libc::EOPNOTSUPP }; 2]);
+    }
+}
+
+#[test]
+fn a_registration_goes_in_frames_where_the_adapter_has_no_reads() {
+    for found in with_adapter("sv0:reads=0", (100, 0)) {
+        assert!(found.2.ends_with(" in frames: no RDMA reads"), "{}", found.2);
+        assert_ne!(found.0, Path::DmabufPcie as u32);
+    }
+}
+
+#[test]
+fn a_registration_names_the_adapter_of_the_domains_address() {
+    let src = Some(std::net::Ipv4Addr::new(10, 1, 0, 2));
+    let [gpu, _] = with_setting("sv0;sv1", (100, 0), Setting { src, ..Setting::default() });
+    assert!(gpu.2.starts_with("sv1 port 1: "), "{}", gpu.2);
+}
+
+#[test]
+fn a_registration_names_the_next_adapter_where_the_first_one_has_too_few_completions() {
+    let [gpu, _] = with_adapter("sv0:cqe=8;sv1", (100, 0));
+    assert!(gpu.2.starts_with("sv1 port 1: "), "{}", gpu.2);
+}
+
+#[test]
+fn a_registration_has_the_errno_of_the_call_that_keeps_the_adapter_from_being_used() {
+    // SAFETY: nothing reads the environment yet: each test is a process.
+    unsafe { std::env::set_var("VERBS_STAND_IN_FAIL", "ibv_alloc_pd=12") };
+    let [gpu, _] = with_adapter("sv0", (100, 0));
+    assert_eq!(gpu.1[1..3], [libc::ENOMEM; 2]);
+    assert!(gpu.2.starts_with("sv0 port 1: ibv_alloc_pd: "), "{}", gpu.2);
 }

@@ -4,17 +4,18 @@ use std::net::IpAddr;
 
 use hmem::registry::AdapterWrites;
 use hmem::{Caps, Span};
-use rdma_sys::{Context, Error, Pd};
+use rdma_sys::{Context, Pd};
 use register::{Device as _, Refusal, Registry, Uses, Way};
 
-use super::{Options, find, own};
+use super::{Options, entries, find, lacks, own};
 use crate::registered::Adapter;
 use crate::state::Route;
 
 /// So much of the memory is registered, and let go of.
 const LEN: usize = 64 << 10;
 /// A domain of one peer, as dma-bufs need.
-const PEERS: u32 = 1;
+const PEER: u32 = 1;
+const DMABUFS: [Way; 2] = [Way::DmabufPcie, Way::Dmabuf];
 
 /// What a device has answered.
 #[derive(Debug)]
@@ -22,54 +23,95 @@ pub struct Asked {
     /// The device and its port; by which way it takes the memory, for this side and for peers, and which were
     /// refused; when what it writes is seen. Or why there is no device.
     pub text: String,
-    /// Of dma-bufs, with the PCIe flag and without, what has refused them; `None`: nothing was asked.
-    pub dmabufs: [Option<Result<(), Refusal>>; 2],
+    /// Whether peers access the memory as a dma-buf, with the PCIe flag and without; else an errno, ENODEV
+    /// where there is no device.
+    pub dmabufs: [Result<(), i32>; 2],
+}
+
+impl Asked {
+    fn refused(text: String, errno: i32) -> Asked {
+        Asked { text, dmabufs: [Err(errno); 2] }
+    }
 }
 
 /// Opens the device that an endpoint with these options and this address would have, registers the first
-/// 64 KiB of the memory, and closes it.
-pub fn ask(options: &Options, name: IpAddr, span: Span) -> Asked {
-    let first = find(options, name).map(|(found, _)| found.into_iter().next());
-    let (context, route) = match first {
-        Ok(Some((_, context, route))) => (context, route),
-        Ok(None) => return Asked { text: "no RDMA device".into(), dmabufs: [None; 2] },
-        Err(why) => return Asked { text: why.join("; "), dmabufs: [None; 2] },
+/// 64 KiB of the memory, and closes it. `frames`: why this memory goes to peers in frames whatever the device
+/// is, if it does.
+pub fn ask(options: &Options, name: IpAddr, span: Span, frames: Option<&str>) -> Asked {
+    let found = match find(options, name) {
+        Ok((found, _)) => found,
+        Err(why) => return Asked::refused(why.join("; "), libc::ENODEV),
     };
-    let name = format!("{} port {}", context.device().name(), route.port.number);
     let span = span.part(0, span.len().min(LEN)).unwrap_or(span);
-    match ask_device(&context, &route, options, span) {
-        Ok((text, dmabufs)) => Asked { text: format!("{name}: {text}"), dmabufs },
-        Err(e) => Asked { text: format!("{name}: {e}"), dmabufs: [None; 2] },
-    }
-}
-
-type Answer = (String, [Option<Result<(), Refusal>>; 2]);
-
-fn ask_device(context: &Context, route: &Route, options: &Options, span: Span) -> Result<Answer, Error> {
-    let (shared, of_peer) = (Pd::new(context)?, Pd::new(context)?);
-    let mut adapter = Adapter::new(&shared, options.clients.as_deref(), own(route));
-    adapter.add_domain(PEERS, &of_peer);
-    let writes = writes(&mut adapter, span);
-    let mut registry = Registry::new(adapter, options.on_demand);
-    let mut refusals = Vec::new();
-    for uses in [Uses::default(), Uses { remote_read: true, domain: PEERS, ..Uses::default() }] {
-        match registry.register(span, uses, false).map(|(number, _)| number) {
-            Ok(number) => {
-                if let Err((call, errno)) = registry.close(number) {
-                    log::error!("{call}: errno {errno}: memory that was registered to ask for it stays so");
-                }
+    let (mut refused, mut errno) = (Vec::new(), libc::ENODEV);
+    for (_, context, route) in found {
+        let name = format!("{} port {}", context.device().name(), route.port.number);
+        match ask_device(&context, &route, options, (span, frames)) {
+            Ok(asked) => return Asked { text: format!("{name}: {}", asked.text), ..asked },
+            Err((why, of)) => {
+                refused.push(format!("{name}: {why}"));
+                errno = of;
             }
-            Err(why) => refusals.extend(why.into_iter().filter(|why| why.way.is_none())),
         }
     }
+    Asked::refused(refused.join("; "), errno)
+}
+
+fn ask_device(
+    context: &Context,
+    route: &Route,
+    options: &Options,
+    (span, frames): (Span, Option<&str>),
+) -> Result<Asked, (String, i32)> {
+    entries(context).map_err(|why| (why, libc::ENOSPC))?;
+    let domain = || Pd::new(context).map_err(|e| (e.to_string(), e.errno()));
+    let shared = domain()?;
     let kind = span.kind();
+    if let Some(why) = lacks(context, &shared) {
+        return Ok(Asked::refused(format!("{kind:?} in frames: {why}"), libc::EOPNOTSUPP));
+    }
+    let adapter = Adapter::new(&shared, options.clients.as_deref(), own(route));
+    let mut registry = Registry::new(adapter, options.on_demand);
+    let unasked = register_and_close(&mut registry, span, Uses::default());
     let own = registry.describe(kind, false);
-    // Its refusals are mostly the same.
-    let peers = registry.describe(kind, true).map(|text| text.split(" (").next().map(str::to_owned));
-    let unasked = refusals.first().map(|why| format!("{kind:?} by no way ({why})"));
-    let parts = [own.or(unasked), peers.flatten(), writes];
-    let dmabufs = [Way::DmabufPcie, Way::Dmabuf].map(|way| registry.outcome(kind, false, way));
-    Ok((parts.into_iter().flatten().collect::<Vec<_>>().join(", "), dmabufs))
+    let own = own.or(unasked.map(|why| format!("{kind:?} by no way ({why})")));
+    let (peers, dmabufs) = match frames {
+        Some(why) => (Some(format!("{kind:?} for peers in frames: {why}")), [Err(libc::EOPNOTSUPP); 2]),
+        None => {
+            // As an endpoint lends it: dma-bufs in a domain of the peer's alone, all else by windows.
+            let is_dmabuf = |way: &Way| matches!(registry.outcome(kind, false, *way), Some(Ok(())));
+            let apart = DMABUFS.iter().any(is_dmabuf).then(domain).transpose()?;
+            let adapter = registry.device();
+            adapter.try_dmabufs(None);
+            apart.iter().for_each(|pd| adapter.add_domain(PEER, pd));
+            let domain = if apart.is_some() { PEER } else { 0 };
+            let uses = Uses { remote_read: true, domain, ..Uses::default() };
+            let unasked = register_and_close(&mut registry, span, uses);
+            // Its refusals are mostly the same.
+            let text = registry.describe(kind, true).map(|text| text.split(" (").next().map(str::to_owned));
+            let errno = unasked.map_or(libc::EOPNOTSUPP, |why| why.errno);
+            let of = |way| match registry.outcome(kind, true, way) {
+                Some(found) => found.map_err(|why| why.errno),
+                None => Err(errno),
+            };
+            (text.flatten(), DMABUFS.map(of))
+        }
+    };
+    let parts = [own, peers, writes(registry.device(), span)];
+    Ok(Asked { text: parts.into_iter().flatten().collect::<Vec<_>>().join(", "), dmabufs })
+}
+
+/// Registers memory and lets go of it; what keeps it from each way, if that is so.
+fn register_and_close(registry: &mut Registry<Adapter>, span: Span, uses: Uses) -> Option<Refusal> {
+    match registry.register(span, uses, false).map(|(number, _)| number) {
+        Ok(number) => {
+            if let Err((call, errno)) = registry.close(number) {
+                log::error!("{call}: errno {errno}: memory that was registered to ask for it stays so");
+            }
+            None
+        }
+        Err(why) => why.into_iter().find(|why| why.way.is_none()),
+    }
 }
 
 /// Of a device's memory: when the device sees what the adapter writes, if that writes it.
