@@ -12,8 +12,10 @@ use crate::storage::cuda;
 
 /// Where Linux lists them, whether libibverbs is there or not.
 const SYSFS: &str = "/sys/class/infiniband";
-/// What is registered, and let go of.
+/// What is registered of a GPU's memory, and let go of.
 const LEN: usize = 64 << 10;
+/// The same of the host's: twice, as an endpoint does for what it sends and what it receives.
+const ENDPOINT: usize = 2 << 20;
 /// Addresses in a dma-buf and those that requests name agree below this.
 const PAGE: u64 = 4096;
 
@@ -64,21 +66,39 @@ pub fn all() -> Vec<Adapter> {
 fn of(device: &Device, gpu: &Result<Gpu, String>) -> Adapter {
     let found = open(device).map(|(context, ports)| {
         let memory = Pd::new(&context).map(|pd| memory(&pd, gpu));
-        (ports, memory.unwrap_or_else(|e| (false, format!("no memory: {e}"))))
+        (ports, memory.unwrap_or_else(|e| (Err(e.errno()), format!("no memory: {e}"))))
     });
     let name = Some(device.name());
     match found {
-        Ok((ports, (ok, memory))) => {
-            let text = format!("{ports}; {}\n{memory}", link(std::env::var(settings::LINKS.variable()).ok()));
-            let cure = (!ok).then(|| "ulimit -l unlimited, before the job is started".to_owned());
-            Adapter { name, ok, text, cure }
+        Ok((ports, (Ok(()), memory))) => {
+            let set = |setting: settings::Setting| std::env::var(setting.variable()).ok();
+            let link = link(&device.name(), set(settings::LINKS), set(settings::VERBS_DEVICE));
+            Adapter { name, ok: true, text: format!("{ports}; {link}\n{memory}"), cure: None }
+        }
+        Ok((ports, (Err(errno), memory))) => {
+            Adapter { name, ok: false, text: format!("{ports}\n{memory}"), cure: Some(cure(errno).into()) }
         }
         Err((text, cure)) => Adapter { name, ok: false, text, cure: Some(cure.into()) },
     }
 }
 
-/// Whether the link is used.
-fn link(links: Option<String>) -> String {
+/// What is to be done where memory of the host is not registered.
+fn cure(errno: i32) -> &'static str {
+    match errno {
+        libc::ENOMEM | libc::EAGAIN => "ulimit -l unlimited, before the job is started",
+        _ => "dmesg: the device's driver, or a rule of the container's, refuses the call",
+    }
+}
+
+/// Whether the link uses this device.
+fn link(name: &str, links: Option<String>, wanted: Option<String>) -> String {
+    let wanted = wanted.filter(|wanted| !wanted.is_empty() && wanted != name);
+    if let Some(wanted) = wanted {
+        return format!(
+            "the link verbs does not use it: {} names {wanted}",
+            settings::VERBS_DEVICE.variable()
+        );
+    }
     let is_named = links.is_some_and(|links| links.split(',').any(|link| link.trim() == "verbs"));
     let variable = settings::LINKS.variable();
     match is_named {
@@ -137,11 +157,13 @@ fn outcome(way: &str, found: Result<(), String>) -> String {
     }
 }
 
-/// By which ways memory is registered: whether the host's is, and a line of each kind.
-fn memory(pd: &Pd, gpu: &Result<Gpu, String>) -> (bool, String) {
+/// By which ways memory is registered: whether as much of the host's is as an endpoint has, or an errno, and
+/// a line of each kind.
+fn memory(pd: &Pd, gpu: &Result<Gpu, String>) -> (Result<(), i32>, String) {
     let context = pd.context();
-    let host = register(pd, &mut vec![0; LEN]);
-    let ok = host.is_ok();
+    let host = register(pd);
+    let found = host.as_ref().map_err(Error::errno).copied();
+    let host = host.map_err(|e| e.to_string());
     let on_demand = match context.has_on_demand() {
         true => Ok(()),
         false => Err("odp_caps lacks sends, receives, reads or writes".into()),
@@ -170,13 +192,18 @@ fn memory(pd: &Pd, gpu: &Result<Gpu, String>) -> (bool, String) {
         ],
         Err(why) => vec![format!("none to try with ({why})"), outcome("dma-bufs of others", any_dmabuf(pd))],
     };
-    (ok, format!("memory of the host: {}\nof a GPU: {}", of_host.join("; "), of_gpu.join("; ")))
+    (found, format!("memory of the host: {}\nof a GPU: {}", of_host.join("; "), of_gpu.join("; ")))
 }
 
-fn register(pd: &Pd, bytes: &mut [u8]) -> Result<(), String> {
+fn register(pd: &Pd) -> Result<(), Error> {
+    let (mut sent, mut received) = (vec![0u8; ENDPOINT], vec![0u8; ENDPOINT]);
     // SAFETY: memory that is there until the registration ends, here, and that no request names.
-    let mr = unsafe { pd.register(bytes.as_mut_ptr().cast(), bytes.len(), Access::LOCAL_WRITE) };
-    mr.map(drop).map_err(|e| e.to_string())
+    let of = |bytes: &mut [u8]| unsafe {
+        pd.register(bytes.as_mut_ptr().cast(), bytes.len(), Access::LOCAL_WRITE)
+    };
+    // Both at once.
+    let _both = (of(&mut sent)?, of(&mut received)?);
+    Ok(())
 }
 
 /// The same of a GPU's memory, by its address.
@@ -212,8 +239,22 @@ mod tests {
 
     #[test]
     fn how_the_link_is_turned_on_is_said_where_it_is_not() {
-        assert!(link(None).ends_with("with FI_STRAIT_LINKS=shm,verbs"));
-        assert!(link(Some("shm, verbs".into())).contains("names the link verbs"));
-        assert!(link(Some("shm,ofi:verbs;ofi_rxm".into())).ends_with("=shm,verbs"));
+        let of = |links: Option<&str>| link("sv0", links.map(str::to_owned), None);
+        assert!(of(None).ends_with("with FI_STRAIT_LINKS=shm,verbs"));
+        assert!(of(Some("shm, verbs")).contains("names the link verbs"));
+        assert!(of(Some("shm,ofi:verbs;ofi_rxm")).ends_with("=shm,verbs"));
+    }
+
+    #[test]
+    fn a_device_is_not_said_to_be_used_where_another_one_is_named() {
+        let of = |name: &str| link(name, Some("shm,verbs".into()), Some("sv1".into()));
+        assert_eq!(of("sv0"), "the link verbs does not use it: FI_STRAIT_VERBS_DEVICE names sv1");
+        assert!(of("sv1").ends_with("which uses it"));
+    }
+
+    #[test]
+    fn the_limit_of_locked_memory_is_the_cure_of_too_little_room_alone() {
+        assert!([libc::ENOMEM, libc::EAGAIN].map(cure).iter().all(|cure| cure.contains("ulimit -l")));
+        assert!(!cure(libc::EPERM).contains("ulimit"));
     }
 }

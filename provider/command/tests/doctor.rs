@@ -385,6 +385,9 @@ fn each_rdma_device_says_which_memory_it_takes_and_what_refuses_the_rest() {
             ],
         ),
         ("sv0", "ibv_reg_mr=12", "note", &["by its address: no (ibv_reg_mr: Cannot allocate memory"]),
+        // Less than an endpoint registers.
+        ("sv0:mrsize=1048576", "", "note", &["by its address: no (ibv_reg_mr: Invalid argument"]),
+        ("sv0", "ibv_alloc_pd=12", "note", &["RDMA sv0: port 1 is active\nno memory: ibv_alloc_pd: "]),
         ("sv0", "ibv_open_device=13", "note", &["RDMA sv0: ibv_open_device: Permission denied"]),
         ("sv0:down", "", "note", &["RDMA sv0: no port is active"]),
         ("sv0:iwarp", "", "note", &["its connections are iWARP's"]),
@@ -393,6 +396,8 @@ fn each_rdma_device_says_which_memory_it_takes_and_what_refuses_the_rest() {
         let [(found, text, cure)] = &all[..] else { panic!("{devices}, {fail}: {all:?}") };
         assert_eq!(found, level, "{devices}, {fail}: {text}");
         assert_eq!(cure.is_empty(), level == "ok", "{text}");
+        assert_eq!(text.contains("the link verbs uses it"), level == "ok" && devices != "none", "{text}");
+        assert_eq!(cure.contains("ulimit -l"), fail.ends_with("=12"), "{devices}, {fail}: {cure}");
         for word in words {
             assert!(text.contains(word), "{devices}, {fail}: no {word:?} in {text:?}");
         }
@@ -428,11 +433,17 @@ fn memory_of_a_gpu_is_registered_by_each_way_that_driver_and_adapter_grant() {
 #[test]
 fn info_has_the_same_of_each_rdma_device() {
     let dir = libraries("rdma-info", &[("libibverbs.so.1", "verbs_stand_in")]);
-    let mut command = strait(&["info"]);
-    let output = command.env("LD_LIBRARY_PATH", dir).env("VERBS_STAND_IN_DEVICES", "sv0").output().unwrap();
-    let words = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = |fail: &str| {
+        let mut command = strait(&["info"]);
+        command.env("LD_LIBRARY_PATH", &dir).env("VERBS_STAND_IN_FAIL", fail);
+        let output = command.env("VERBS_STAND_IN_DEVICES", "sv0").output().unwrap();
+        text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let found = words("");
     assert!(
-        words.contains("RDMA sv0 port 1 is active; ") && words.contains("by its address: yes"),
-        "{words}"
+        found.contains("RDMA sv0 port 1 is active; ") && found.contains("by its address: yes"),
+        "{found}"
     );
+    let found = words("ibv_reg_mr=12");
+    assert!(found.contains("to use it: ulimit -l unlimited"), "{found}");
 }

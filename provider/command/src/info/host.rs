@@ -160,7 +160,12 @@ fn runtime(r: &Runtime) -> Finding {
 /// RDMA devices.
 pub fn adapters() -> Vec<Adapter> {
     let all = crate::adapters::all().into_iter();
-    all.map(|one| Adapter { name: one.name, finding: Finding::new(one.ok, one.text) }).collect()
+    let text = |text: String, cure: Option<String>| match cure {
+        Some(cure) => format!("{text}\nto use it: {cure}"),
+        None => text,
+    };
+    all.map(|one| Adapter { name: one.name, finding: Finding::new(one.ok, text(one.text, one.cure)) })
+        .collect()
 }
 
 pub fn limits() -> Vec<Limit> {

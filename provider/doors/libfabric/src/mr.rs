@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrayvec::ArrayVec;
 use engine::{Access, MrId, Reg};
 use hmem::registry::Pages;
-use hmem::{Kind, Span, registry};
+use hmem::{Caps, Kind, Span, registry};
 use libc::{c_int, c_void, iovec};
 use libfabric_sys as fi;
 
@@ -42,7 +42,11 @@ impl MrFid {
 
     /// Why no adapter accesses it for peers, if none does.
     pub(crate) fn in_frames(&self) -> Option<&'static str> {
-        self.many.then_some("it is of several buffers")
+        match (self.many, self.memory.can(Caps::DEVICE) || self.memory.for_peers().stays()) {
+            (true, _) => Some("it is of several buffers"),
+            (false, false) => Some("the domain is without FI_MR_ALLOCATED"),
+            (false, true) => None,
+        }
     }
 }
 

@@ -151,6 +151,14 @@ fn a_registration_goes_in_frames_where_the_adapter_has_no_reads() {
 }
 
 #[test]
+fn host_memory_that_may_be_unmapped_goes_to_peers_in_frames() {
+    let [gpu, host] = with_setting("sv0", (100, 0), Setting::default());
+    assert!(gpu.2.contains("Cuda for peers by dma-buf over PCIe"), "{}", gpu.2);
+    let said = "System by address, System for peers in frames: the domain is without FI_MR_ALLOCATED";
+    assert!(host.2.ends_with(said), "{}", host.2);
+}
+
+#[test]
 fn a_registration_names_the_adapter_of_the_domains_address() {
     let src = Some(std::net::Ipv4Addr::new(10, 1, 0, 2));
     let [gpu, _] = with_setting("sv0;sv1", (100, 0), Setting { src, ..Setting::default() });
