@@ -30,14 +30,15 @@ struct fi_strait_path {
 	size_t size;                            /* in: sizeof(struct fi_strait_path) */
 	uint32_t path;                          /* out: the one that is taken */
 	int32_t refused[FI_STRAIT_PATH_COUNT];  /* out: errno of each that was tried before it, or 0 */
-	char why[256];                          /* out: the refusals in words */
+	char why[256];                          /* out: the refusals in words; with the link verbs the RDMA device before
+	                                         * them, and by which way it takes the memory */
 };
 
 struct fid_mr;
 
 struct fi_strait_ops_hmem {
 	size_t size;
-	/* 0, or -FI_EINVAL. The answer is of now: it asks the driver again. */
+	/* 0, or -FI_EINVAL. The answer is of now: it asks the driver again, and the RDMA device of the link verbs. */
 	int (*mr_query_path)(struct fid_mr *mr, struct fi_strait_path *path);
 };
 

@@ -8,8 +8,8 @@ use crate::kind::Caps;
 use crate::registry;
 use crate::span::Span;
 
-/// There is no device to hand a dma-buf to.
-const NO_DEVICE: Error = Error::os(libc::ENODEV);
+/// Why a dma-buf is not handed to a device: an errno, and words.
+pub type Refused = (i32, String);
 
 /// A way to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,9 +54,26 @@ pub struct Found {
     pub why: String,
 }
 
-/// Finds the path to `span`. `importers`: whether there is a device here that a dma-buf could be
-/// handed to; where there is none, that is the refusal.
-pub fn find(span: Span, importers: bool) -> Found {
+/// There is no device to hand a dma-buf to.
+pub fn no_device(_: Path) -> Result<(), Refused> {
+    Err((libc::ENODEV, "no device here takes one".into()))
+}
+
+/// Whether dma-bufs of this memory are exported, for a device that takes them.
+pub fn any_device(span: Span) -> impl FnMut(Path) -> Result<(), Refused> {
+    move |path| {
+        let memory = registry::of(span.kind());
+        let exported = match span.can(Caps::DMABUF) {
+            true => memory.export_dmabuf(span.addr() as usize, span.len(), path == Path::DmabufPcie),
+            false => Err(Error::UNSUPPORTED),
+        };
+        exported.map(drop).map_err(|e| (e.errno(), e.to_string()))
+    }
+}
+
+/// Finds the path to `span`. `dmabuf`: whether a device here takes one of it by [`Path::DmabufPcie`] or
+/// [`Path::Dmabuf`].
+pub fn find(span: Span, mut dmabuf: impl FnMut(Path) -> Result<(), Refused>) -> Found {
     let mut found = Found { path: Path::Cpu, refused: [0; Path::COUNT], why: String::new() };
     if span.can(Caps::CPU | Caps::CMA) {
         return found;
@@ -65,20 +82,20 @@ pub fn find(span: Span, importers: bool) -> Found {
     let (memory, addr) = (registry::of(span.kind()), span.addr() as usize);
     for path in [Path::DmabufPcie, Path::Dmabuf, Path::PeerMap] {
         let outcome = match path {
-            Path::PeerMap => memory.export_ipc(addr, span.len().max(1), usize::MAX).map(drop),
-            _ if !importers => Err(NO_DEVICE),
-            _ if !span.can(Caps::DMABUF) => Err(Error::UNSUPPORTED),
-            _ => memory.export_dmabuf(addr, span.len(), path == Path::DmabufPcie).map(drop),
+            Path::PeerMap => {
+                let exported = memory.export_ipc(addr, span.len().max(1), usize::MAX);
+                exported.map(drop).map_err(|e| (e.errno(), e.to_string()))
+            }
+            _ => dmabuf(path),
         };
         match outcome {
             Ok(()) => {
                 found.path = path;
                 return found;
             }
-            Err(e) => {
-                found.refused[path as usize] = e.errno();
+            Err((errno, why)) => {
+                found.refused[path as usize] = errno;
                 let sep = if found.why.is_empty() { "" } else { "; " };
-                let why = if e == NO_DEVICE { "no device here takes one".to_owned() } else { e.to_string() };
                 found.why.push_str(&format!("{sep}{}: {why}", path.name()));
             }
         }
@@ -93,10 +110,10 @@ mod tests {
 
     #[test]
     fn host_memory_needs_no_path_and_a_device_without_one_is_staged() {
-        let host = find(Span::leak(8), true);
+        let host = find(Span::leak(8), no_device);
         assert_eq!((host.path, host.refused, host.why.as_str()), (Path::Cpu, [0; Path::COUNT], ""));
         let fake = crate::fake::alloc(8);
-        let found = find(fake.span(), false);
+        let found = find(fake.span(), no_device);
         assert_eq!(found.path, Path::Staged);
         let none = (libc::ENODEV, libc::EOPNOTSUPP);
         assert_eq!(found.refused, [libc::EFAULT, none.0, none.0, none.1, 0]);

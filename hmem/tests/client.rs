@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::client::{self, Registered};
 use hmem::client::{Client, Importer, Place, Segment};
-use hmem::path::{Path, find};
+use hmem::path::{Path, any_device, find, no_device};
 use hmem::share::{self, HandleType};
 use hmem::{Kind, Span, classify, copy, read, registry, write};
 
@@ -313,10 +313,10 @@ fn only_files_that_cannot_shrink_are_shared() {
         let d = Device::new(sealed);
         let client = plug(&d);
         *d.way.lock().unwrap() = way;
-        let found = find(d.span(), false);
+        let found = find(d.span(), no_device);
         assert_eq!((found.path, found.refused[Path::PeerMap as usize]), (path, errno), "{}", found.why);
         if sealed && way == "file" {
-            assert_eq!(find(d.span(), true).path, Path::DmabufPcie);
+            assert_eq!(find(d.span(), any_device(d.span())).path, Path::DmabufPcie);
             write(&[d.span()], 0, &pattern(3));
             let exports = registry::of(Kind::Client).export_ipc(d.at + 100, LEN - 200, 8).unwrap();
             assert_eq!(exports.len(), 2);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hmem::path::{Path, find};
+use hmem::path::{Path, any_device, find, no_device};
 use hmem::pending::{self, Part};
 use hmem::share::{self, Export, HandleType, Opened};
 use hmem::{Kind, Span, classify, copy, read, registry, write};
@@ -159,7 +159,7 @@ fn device_memory_is_distinguished_from_the_hosts() {
     let ze = Loader::start();
     let shared = ze.alloc_shared(100);
     assert_eq!(classify(shared, 8), Kind::Ze);
-    assert_eq!(find(span(shared, 100), false).path, Path::Staged);
+    assert_eq!(find(span(shared, 100), no_device).path, Path::Staged);
     assert_eq!(registry::of(Kind::Ze).to_adapter(shared, 1), None);
     ze.free(shared);
 }
@@ -230,12 +230,12 @@ fn refusals_have_their_errno_and_lead_to_staging() {
         let a = d.alloc(0, 4096);
         let (code, errno) = d.an_error();
         d.fail(d.names()[0], 0, code);
-        let found = find(span(a, 4096), false);
+        let found = find(span(a, 4096), no_device);
         assert_eq!((found.path, found.refused[Path::PeerMap as usize]), (Path::Staged, errno), "{name}");
         assert!(found.why.contains("peer mapping: "), "{}", found.why);
         d.fail(d.names()[0], 0, 0);
-        assert_eq!(find(span(a, 4096), false).path, Path::PeerMap, "{name}");
-        let found = find(span(a + 5, 100), true);
+        assert_eq!(find(span(a, 4096), no_device).path, Path::PeerMap, "{name}");
+        let found = find(span(a + 5, 100), any_device(span(a + 5, 100)));
         assert_eq!(found.path, Path::DmabufPcie, "{name}: {}", found.why);
         let (_fd, off) = registry::of(d.kind()).export_dmabuf(a + 5, 100, false).unwrap();
         assert_eq!(off, 5, "{name}");

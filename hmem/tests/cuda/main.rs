@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_stand_in::driver::Driver;
 use hmem::cuda::{self, Error, Sort};
-use hmem::path::{Path, find};
+use hmem::path::{Path, any_device, find, no_device};
 use hmem::pending::{Part, PendingCopy};
 use hmem::registry::AdapterWrites;
 use hmem::share::{Export, HandleType, Opened};
@@ -338,14 +338,14 @@ fn streams_that_could_not_all_be_made_are_not_left_behind() {
 fn the_path_is_the_first_that_nobody_refuses() {
     let (_alone, cu) = alone();
     let (plain, pool) = (cu.alloc(100), cu.alloc_async(100));
-    let found = find(span(plain, 100), false);
+    let found = find(span(plain, 100), no_device);
     assert_eq!((found.path, found.refused[Path::Dmabuf as usize]), (Path::PeerMap, libc::ENODEV));
-    let found = find(span(plain, 100), true);
+    let found = find(span(plain, 100), any_device(span(plain, 100)));
     assert_eq!((found.path, found.refused[Path::DmabufPcie as usize]), (Path::PeerMap, libc::EOPNOTSUPP));
-    let found = find(span(pool, 100), false);
+    let found = find(span(pool, 100), no_device);
     assert_eq!((found.path, found.refused[Path::PeerMap as usize]), (Path::Staged, libc::EOPNOTSUPP));
     assert!(found.why.contains("peer mapping: CUDA error 801"), "{}", found.why);
-    assert_eq!(find(Span::leak(1), false).path, Path::Cpu);
+    assert_eq!(find(Span::leak(1), no_device).path, Path::Cpu);
     cu.free(plain);
     cu.free(pool);
 }

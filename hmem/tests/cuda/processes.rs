@@ -292,10 +292,10 @@ fn memory_of_a_pool_for_sharing_is_open_only_while_it_is_used() {
     assert_eq!(cu.calls(c"cuMemPoolDestroy"), imports, "none stays imported");
     // The process's own.
     let own = cu.alloc_from(cu.pool(), 100);
-    assert_eq!(find(span(own, 100), false).path, Path::PeerMap);
+    assert_eq!(find(span(own, 100), no_device).path, Path::PeerMap);
     cu.fail(c"cuMemPoolExportPointer", 0, 1);
     let other = cu.alloc_from(cu.pool(), 100);
-    assert_eq!(find(span(other, 100), false).path, Path::Staged);
+    assert_eq!(find(span(other, 100), no_device).path, Path::Staged);
     cu.fail(c"cuMemPoolExportPointer", 0, 0);
     cu.free(own);
     cu.free(other);

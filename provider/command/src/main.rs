@@ -1,5 +1,6 @@
 //! The `strait` command: see [`args`].
 
+mod adapters;
 mod args;
 mod call;
 mod copy_agent;

@@ -329,3 +329,121 @@ fn top_lists_what_listens() {
     let words = text(&strait(&["top", "--once"]).output().unwrap().stdout);
     assert!(words.contains(&name["strait/".len()..]) && words.contains("FI_STRAIT_REPORT=1"), "{words}");
 }
+
+/// A directory in which the stand-ins are the libraries of RDMA devices and of CUDA's driver.
+fn libraries(name: &str, all: &[(&str, &str)]) -> PathBuf {
+    let dir = scratch(name);
+    for (library, stand_in) in all {
+        std::os::unix::fs::symlink(stand_in::program::path(stand_in), dir.join(library)).unwrap();
+    }
+    dir
+}
+
+/// What is said of RDMA devices: level and text, and what is to be done.
+fn adapters(dir: &Path, devices: &str, fail: &str) -> Vec<(String, String, String)> {
+    with_dmabufs(dir, devices, fail, "0")
+}
+
+/// The same where the stand-in for CUDA's driver exports such dma-bufs.
+fn with_dmabufs(dir: &Path, devices: &str, fail: &str, exports: &str) -> Vec<(String, String, String)> {
+    let mut command = strait(&["doctor", "--json"]);
+    command
+        .env("LD_LIBRARY_PATH", dir)
+        .env("VERBS_STAND_IN_FAIL", fail)
+        .env("CUDA_STAND_IN_DMABUFS", exports);
+    let (_, value) = json(command.env("VERBS_STAND_IN_DEVICES", devices));
+    let all = value["findings"].as_array().unwrap().iter();
+    let word = |f: &Value, name: &str| f[name].as_str().unwrap_or_default().to_owned();
+    let of = |f: &Value| (word(f, "level"), word(f, "text"), word(f, "cure"));
+    all.filter(|f| f["text"].as_str().unwrap().starts_with("RDMA")).map(of).collect()
+}
+
+#[test]
+fn each_rdma_device_says_which_memory_it_takes_and_what_refuses_the_rest() {
+    let dir = libraries("rdma", &[("libibverbs.so.1", "verbs_stand_in")]);
+    for (devices, fail, level, words) in [
+        ("none", "", "ok", &["RDMA: no device in /sys/class/infiniband"][..]),
+        (
+            "sv0",
+            "",
+            "ok",
+            &[
+                "RDMA sv0: port 1 is active; the link verbs uses it with FI_STRAIT_LINKS=shm,verbs\n",
+                "memory of the host: by its address: yes; for peers, by memory windows: yes; on demand",
+                "FI_STRAIT_VERBS_ON_DEMAND=yes: yes\nof a GPU: none to try with (",
+                "dma-bufs of others: yes",
+            ],
+        ),
+        (
+            "sv0:nodmabuf,noodp,nomw",
+            "",
+            "ok",
+            &[
+                "on demand, with FI_STRAIT_VERBS_ON_DEMAND=yes: no (odp_caps",
+                "by memory windows: no (device_cap_flags lacks IBV_DEVICE_MEM_WINDOW_TYPE_2B",
+                "dma-bufs of others: no (ibv_reg_dmabuf_mr: Operation not supported",
+            ],
+        ),
+        ("sv0", "ibv_reg_mr=12", "note", &["by its address: no (ibv_reg_mr: Cannot allocate memory"]),
+        // Less than an endpoint registers.
+        ("sv0:mrsize=1048576", "", "note", &["by its address: no (ibv_reg_mr: Invalid argument"]),
+        ("sv0", "ibv_alloc_pd=12", "note", &["RDMA sv0: port 1 is active\nno memory: ibv_alloc_pd: "]),
+        ("sv0", "ibv_open_device=13", "note", &["RDMA sv0: ibv_open_device: Permission denied"]),
+        ("sv0:down", "", "note", &["RDMA sv0: no port is active"]),
+        ("sv0:iwarp", "", "note", &["its connections are iWARP's"]),
+    ] {
+        let all = adapters(&dir, devices, fail);
+        let [(found, text, cure)] = &all[..] else { panic!("{devices}, {fail}: {all:?}") };
+        assert_eq!(found, level, "{devices}, {fail}: {text}");
+        assert_eq!(cure.is_empty(), level == "ok", "{text}");
+        assert_eq!(text.contains("the link verbs uses it"), level == "ok" && devices != "none", "{text}");
+        assert_eq!(cure.contains("ulimit -l"), fail.ends_with("=12"), "{devices}, {fail}: {cure}");
+        for word in words {
+            assert!(text.contains(word), "{devices}, {fail}: no {word:?} in {text:?}");
+        }
+    }
+    assert_eq!(adapters(&dir, "sv0;sv1", "").len(), 2);
+}
+
+#[test]
+fn memory_of_a_gpu_is_registered_as_a_dmabuf_or_the_call_is_named_that_refuses() {
+    let all = [("libibverbs.so.1", "verbs_stand_in"), ("libcuda.so.1", "cuda_stand_in")];
+    let dir = libraries("rdma-gpu", &all);
+    let text = adapters(&dir, "sv0", "").remove(0).1;
+    assert!(text.contains("of a GPU: as a dma-buf over PCIe: "), "{text}");
+    assert!(
+        text.contains("by a client of the kernel for peer memory: no (/sys/kernel/mm/memory_peers: "),
+        "{text}"
+    );
+    assert!(text.contains("no (the export of a dma-buf: Operation not supported"), "{text}");
+}
+
+#[test]
+fn memory_of_a_gpu_is_registered_by_each_way_that_driver_and_adapter_grant() {
+    let all = [("libibverbs.so.1", "verbs_stand_in"), ("libcuda.so.1", "cuda_stand_in")];
+    let dir = libraries("rdma-gpu-dmabuf", &all);
+    let yes = "of a GPU: as a dma-buf over PCIe: yes; as a dma-buf: yes; ";
+    let refused = "of a GPU: as a dma-buf over PCIe: no (ibv_reg_dmabuf_mr: Operation not supported";
+    for (devices, words) in [("sv0", yes), ("sv0:nodmabuf", refused)] {
+        let text = with_dmabufs(&dir, devices, "", "2").remove(0).1;
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn info_has_the_same_of_each_rdma_device() {
+    let dir = libraries("rdma-info", &[("libibverbs.so.1", "verbs_stand_in")]);
+    let words = |fail: &str| {
+        let mut command = strait(&["info"]);
+        command.env("LD_LIBRARY_PATH", &dir).env("VERBS_STAND_IN_FAIL", fail);
+        let output = command.env("VERBS_STAND_IN_DEVICES", "sv0").output().unwrap();
+        text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let found = words("");
+    assert!(
+        found.contains("RDMA sv0 port 1 is active; ") && found.contains("by its address: yes"),
+        "{found}"
+    );
+    let found = words("ibv_reg_mr=12");
+    assert!(found.contains("to use it: ulimit -l unlimited"), "{found}");
+}

@@ -23,7 +23,7 @@
 //! A test in the same process calls `stand_in_fail` and `stand_in_calls`, and `stand_in_kernel`: while a
 //! kernel runs cudaFree waits, and with it all other calls of the process. It sets attributes of devices
 //! (`stand_in_attribute`), has streams overtake each other (`stand_in_jitter`) or share hardware channels
-//! (`stand_in_channels`), and says which dma-bufs there are (`stand_in_dmabufs`: by default none). A provider of libfabric's that
+//! (`stand_in_channels`), and says which dma-bufs there are (`stand_in_dmabufs`, `CUDA_STAND_IN_DMABUFS`: by default none). A provider of libfabric's that
 //! stands in for one of an adapter calls `stand_in_dma`
 //! and `stand_in_memory_id`.
 #![allow(

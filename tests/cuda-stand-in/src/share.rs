@@ -269,8 +269,17 @@ pub unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
 const DMA_BUF: u32 = 1;
 const PCIE: u64 = 1;
 
-/// Which there are: none (0), those without a flag (1), those over PCIe as well (2).
-static EXPORTS: AtomicU32 = AtomicU32::new(0);
+/// Which there are: none (0), those without a flag (1), those over PCIe as well (2); until it is said, what
+/// `CUDA_STAND_IN_DMABUFS` has.
+static EXPORTS: AtomicU32 = AtomicU32::new(u32::MAX);
+
+fn exports() -> u32 {
+    let said = || std::env::var("CUDA_STAND_IN_DMABUFS").ok()?.parse().ok();
+    match EXPORTS.load(Ordering::Relaxed) {
+        u32::MAX => said().unwrap_or(0),
+        exports => exports,
+    }
+}
 
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_dmabufs(exports: u32) {
@@ -300,7 +309,7 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
     let least = if flags & PCIE != 0 { 2 } else { 1 };
     let is_plain = matches!(region.sort, Sort::Plain | Sort::Mapped);
     let Some(backing) = region.backing.filter(|_| is_plain) else { return NOT_SUPPORTED };
-    if EXPORTS.load(Ordering::Relaxed) < least {
+    if exports() < least {
         return NOT_SUPPORTED;
     }
     // Not a duplicate, whose position would be that of all.

@@ -6,7 +6,7 @@ use rdma_sys as ibv;
 
 use crate::nic;
 use crate::objects::{Backing, DeviceMemory, PeerMemory};
-use crate::state::lock;
+use crate::state::{State, lock};
 
 /// The `nth` send request from now on ends with this `IBV_WC_*`.
 #[unsafe(no_mangle)]
@@ -82,8 +82,28 @@ pub extern "C" fn stand_in_verbs_port(device: usize, is_up: bool) {
     nic::wake();
 }
 
-/// An asynchronous event of a device, such as IBV_EVENT_DEVICE_FATAL: all contexts see it.
+/// An asynchronous event of a device, such as IBV_EVENT_DEVICE_FATAL: all contexts see it. One of queues is
+/// raised of each that the device has: of queue pairs, completion queues or shared receive queues.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_verbs_event(device: usize, kind: u32) {
-    lock().raise_of_device(device, kind, 0);
+    let mut state = lock();
+    let of_domain = |state: &State, pd: usize| state.pds.get(&pd) == Some(&device);
+    let queues: Vec<(usize, usize)> = match kind {
+        ibv::IBV_EVENT_CQ_ERR => {
+            let all = state.cqs.values().map(|cq| cq.raw);
+            all.map(|raw| (unsafe { (*(raw as *const ibv::ibv_cq)).context } as usize, raw))
+                .filter(|(context, _)| state.contexts.get(context).is_some_and(|c| c.device == device))
+                .collect()
+        }
+        ibv::IBV_EVENT_SRQ_ERR => {
+            let all = state.srqs.values().filter(|srq| of_domain(&state, srq.pd)).map(|srq| srq.raw);
+            all.map(|raw| (unsafe { (*(raw as *const ibv::ibv_srq)).context } as usize, raw)).collect()
+        }
+        ibv::IBV_EVENT_QP_FATAL | ibv::IBV_EVENT_QP_REQ_ERR | ibv::IBV_EVENT_QP_ACCESS_ERR => {
+            let all = state.qps.values().filter(|qp| qp.device == device).map(|qp| qp.raw);
+            all.map(|raw| (unsafe { (*(raw as *const ibv::ibv_qp)).context } as usize, raw)).collect()
+        }
+        _ => return state.raise_of_device(device, kind, 0),
+    };
+    queues.into_iter().for_each(|(context, raw)| state.raise(context, kind, raw));
 }

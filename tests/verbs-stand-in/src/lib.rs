@@ -58,7 +58,7 @@
 //! `stand_in_verbs_port` (up, down), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed), `stand_in_verbs_no_pages`
 //! (memory that is not pinned by its address),
 //! `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices),
-//! `stand_in_verbs_device_memory` (copies of dma-bufs of a GPU's driver) and `stand_in_verbs_event` (any asynchronous event).
+//! `stand_in_verbs_device_memory` (copies of dma-bufs of a GPU's driver) and `stand_in_verbs_event` (any asynchronous event, those of queues for all queues of the device).
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,

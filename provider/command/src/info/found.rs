@@ -29,6 +29,7 @@ pub struct Found {
     pub membarrier: Finding,
     pub container: Vec<String>,
     pub memory: Vec<Memory>,
+    pub adapters: Vec<Adapter>,
     pub limits: Vec<Limit>,
     pub cpus: Vec<usize>,
     pub environment: BTreeMap<String, String>,
@@ -66,6 +67,14 @@ pub struct Link {
 #[derive(Debug, Serialize)]
 pub struct Memory {
     pub kind: &'static str,
+    #[serde(flatten)]
+    pub finding: Finding,
+}
+
+/// An RDMA device, and which memory it registers.
+#[derive(Debug, Serialize)]
+pub struct Adapter {
+    pub name: Option<String>,
     #[serde(flatten)]
     pub finding: Finding,
 }

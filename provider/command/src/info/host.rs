@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::found::{Finding, Limit, Link, Memory};
+use super::found::{Adapter, Finding, Limit, Link, Memory};
 use crate::fabric::{Error, LinkStatus};
 use crate::os;
 
@@ -155,6 +155,17 @@ fn runtime(r: &Runtime) -> Finding {
         Ok(text) => Finding::new(true, text),
         Err(text) => Finding::new(false, text),
     }
+}
+
+/// RDMA devices.
+pub fn adapters() -> Vec<Adapter> {
+    let all = crate::adapters::all().into_iter();
+    let text = |text: String, cure: Option<String>| match cure {
+        Some(cure) => format!("{text}\nto use it: {cure}"),
+        None => text,
+    };
+    all.map(|one| Adapter { name: one.name, finding: Finding::new(one.ok, text(one.text, one.cure)) })
+        .collect()
 }
 
 pub fn limits() -> Vec<Limit> {

@@ -123,6 +123,7 @@ fn report(library: Result<Arc<Library>, Error>, json: bool) -> Result<bool, Erro
         membarrier: host::membarrier(),
         container: host::container(),
         memory: host::memory(),
+        adapters: host::adapters(),
         limits: host::limits(),
         cpus: crate::os::allowed_cpus(),
         environment: host::environment(),

@@ -63,6 +63,10 @@ pub fn render(found: &Found) -> String {
         })
         .collect();
     line("memory", &memory.join("; "));
+    for adapter in &found.adapters {
+        let name = adapter.name.as_ref().map_or_else(|| "RDMA".into(), |name| format!("RDMA {name}"));
+        line(&name, &text_of(&adapter.finding));
+    }
     line("cores", &format!("{}: {}", found.cpus.len(), ranges(&found.cpus)));
     for limit in &found.limits {
         line(limit.name, &amounts(limit));

@@ -24,7 +24,7 @@ macro_rules! call {
         match code {
             0 => Ok(()),
             100 => Err(format!("{}: no GPU is there, or none may be used (100)", $name)),
-            2 => Err(format!("{}: the GPU has not that much memory left (2): --size asks for less", $name)),
+            2 => Err(format!("{}: the GPU has not that much memory left (2)", $name)),
             101 => Err(format!("{}: there is no such GPU (101)", $name)),
             code => Err(format!("{}: error {code} of CUDA's", $name)),
         }

@@ -82,7 +82,8 @@ impl Memory {
                 Ok(Memory { addr: at.expose_provenance(), len, keep: Keep::Host(layout) })
             }
             Place::Cuda(device) => {
-                let memory = cuda::Memory::new(*device, len).map_err(failed)?;
+                let memory = cuda::Memory::new(*device, len);
+                let memory = memory.map_err(|e| failed(format!("{e}; --size asks for fewer bytes")))?;
                 hmem::registry::find_runtimes();
                 Ok(Memory { addr: memory.addr(), len, keep: Keep::Cuda(memory) })
             }

@@ -1,7 +1,7 @@
 //! `strait storage`: which way a file's bytes take to memory of a kind and back, why, and how fast; whether
 //! they arrive right.
 
-mod cuda;
+pub mod cuda;
 mod dir;
 mod files;
 mod memory;

@@ -2,14 +2,15 @@
 
 use std::ffi::CStr;
 
-use hmem::path::{self, Path};
+use hmem::path::{self, Found, Path};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj, open_ops};
+use crate::info::addr;
 use crate::mr::MrFid;
-use crate::{ep, xpu};
+use crate::{ep, param, xpu};
 
 /// `FI_STRAIT_HMEM_OPS`.
 pub(crate) const NAME: &CStr = c"strait_hmem_v1";
@@ -59,8 +60,7 @@ unsafe extern "C" fn mr_query_path(mr: *mut fi::fid_mr, to: *mut Answer) -> c_in
         if size < size_of::<Answer>() {
             return Err(Errno::INVAL);
         }
-        // No link of this host hands a dma-buf to a device.
-        let found = path::find(mr.memory, false);
+        let found = find(mr);
         let mut why = [0; 256];
         for (to, from) in why[..255].iter_mut().zip(found.why.bytes()) {
             *to = from as c_char;
@@ -70,4 +70,19 @@ unsafe extern "C" fn mr_query_path(mr: *mut fi::fid_mr, to: *mut Answer) -> c_in
         unsafe { to.write(answer) };
         Ok(())
     })
+}
+
+/// The path to a registration, and what the RDMA device of a `verbs` link, if that is named, says of it.
+fn find(mr: &MrFid) -> Found {
+    let Some(options) = &param::get().links.verbs else { return path::find(mr.memory, path::no_device) };
+    let shared = &mr.shared;
+    let at = shared.at.unwrap_or_else(|| addr::own(shared.addr_format == fi::FI_SOCKADDR_IN6));
+    let asked = verbs::ask(options, at.ip(), mr.memory, mr.in_frames());
+    let dmabuf =
+        |path: Path| asked.dmabufs[usize::from(path == Path::Dmabuf)].map_err(|errno| (errno, String::new()));
+    let mut found = path::find(mr.memory, dmabuf);
+    // The device's words have the reasons of both.
+    let rest: Vec<&str> = found.why.split("; ").filter(|why| why.starts_with(Path::PeerMap.name())).collect();
+    found.why = [&[asked.text.as_str()][..], &rest].concat().join("; ");
+    found
 }

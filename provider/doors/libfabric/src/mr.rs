@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use engine::{Access, MrId, Reg};
 use hmem::registry::Pages;
 use hmem::share::Dmabuf;
-use hmem::{Kind, Span, registry};
+use hmem::{Caps, Kind, Span, registry};
 use libc::{c_int, c_void, iovec};
 use libfabric_sys as fi;
 
@@ -41,6 +41,15 @@ impl MrFid {
     /// Its memory, where commands of a device may name it, and what they name it by.
     pub(crate) fn for_device(&self) -> Option<(Span, &xpu::Named)> {
         (!self.many).then_some((self.memory, &self.named))
+    }
+
+    /// Why no adapter accesses it for peers, if none does.
+    pub(crate) fn in_frames(&self) -> Option<&'static str> {
+        match (self.many, self.memory.can(Caps::DEVICE) || self.memory.for_peers().stays()) {
+            (true, _) => Some("it is of several buffers"),
+            (false, false) => Some("the domain is without FI_MR_ALLOCATED"),
+            (false, true) => None,
+        }
     }
 }
 

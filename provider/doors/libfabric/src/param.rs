@@ -198,6 +198,12 @@ pub(crate) fn set_copy_agent(copy_agent: CopyAgent) {
     let _ = PARAMS.set(Params { copy_agent, ..Params::default() });
 }
 
+/// Sets the links, in a process of a test.
+#[cfg(test)]
+pub(crate) fn set_links(list: &str) {
+    let _ = PARAMS.set(tests::with_links(list));
+}
+
 /// Declares and reads the parameters; values that cannot be used are logged.
 ///
 /// # Safety
@@ -304,6 +310,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         (verbs.device, verbs.port, verbs.gid) = (device, byte(port), byte(gid));
         verbs.mtu = mtu.and_then(|text| text.parse().ok());
         verbs.on_demand = on_demand;
+        verbs.timeout = Some(p.tcp.timeout);
     }
     p.copy_agent = match word(settings::COPY_AGENT).as_deref() {
         None | Some("auto") => CopyAgent::Beside,

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn strait_query_memory(
             return Err(libc::EINVAL);
         }
         let span = span(addr, len)?;
-        let found = path::find(span, true);
+        let found = path::find(span, path::any_device(span));
         let mut why = [0; 256];
         for (to, from) in why[..255].iter_mut().zip(found.why.bytes()) {
             *to = from as c_char;

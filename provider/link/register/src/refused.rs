@@ -71,6 +71,12 @@ impl Refused {
         })
     }
 
+    /// What came of a way, if it was tried.
+    pub(crate) fn outcome(&self, kind: Kind, for_peers: bool, way: Way) -> Option<Result<(), Refusal>> {
+        let tried = &self.0[kind as usize].0[usize::from(for_peers)][way as usize];
+        if tried.works { Some(Ok(())) } else { tried.last.map(Err) }
+    }
+
     /// By which way memory of this kind was registered, and the refusals before it.
     pub(crate) fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];

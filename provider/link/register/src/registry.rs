@@ -172,6 +172,11 @@ impl<D: Device> Registry<D> {
         Err(refusal)
     }
 
+    /// What came of a way for memory of this kind; `None`: it was not tried.
+    pub fn outcome(&self, kind: Kind, for_peers: bool, way: Way) -> Option<Result<(), Refusal>> {
+        self.refused.outcome(kind, for_peers, way)
+    }
+
     /// The registration that holds all of this memory, for these uses, if there is one that is shared, or one
     /// on demand.
     pub fn find(&mut self, span: Span, uses: Uses) -> Option<(u64, &D::Key)> {

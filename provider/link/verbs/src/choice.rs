@@ -3,6 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rdma_sys::{
     Channel, Context, Cq, Device, Error, Gid, GidType, IBV_ATOMIC_GLOB, Library, Pd, Port, Qp, QpInit, Srq,
@@ -19,6 +20,12 @@ use crate::registered::Adapter;
 use crate::sends::Sends;
 use crate::state::{Found, Objects, Route, Sizes, Verbs};
 use crate::windows::{self, Windows};
+
+mod asked;
+pub(crate) mod patience;
+
+pub use asked::{Asked, ask};
+use patience::Patience;
 
 /// Where Linux lists the devices.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -60,6 +67,8 @@ pub struct Options {
     pub gid: Option<u8>,
     /// The path MTU in bytes.
     pub mtu: Option<u32>,
+    /// How long a peer's device may not answer until the peer is given up; none is 2 s.
+    pub timeout: Option<Duration>,
     /// The library, if it is not the one that the linker finds.
     pub library: Option<PathBuf>,
     /// Memory of the host is registered on demand for accesses of this side.
@@ -76,9 +85,11 @@ pub fn has_device() -> bool {
 /// How well a port suits.
 type Rank = (bool, bool);
 
-/// Opens the port that suits best, for an endpoint with this address; and why others do not. An error says
-/// why none does.
-pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<String>> {
+/// Ports that can be used, the best one first; and why others cannot.
+type Ports = (Vec<(Rank, Context, Route)>, Vec<String>);
+
+/// The ports that are to be used, for an endpoint with this address. An error says why there is none.
+fn find(options: &Options, own: IpAddr) -> Result<Ports, Vec<String>> {
     let all = |e: Error| vec![e.to_string()];
     let library = match &options.library {
         Some(path) => Library::open_at(path),
@@ -106,13 +117,6 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
     }
     // Of those that suit as well the first one.
     found.sort_by_key(|(rank, ..)| std::cmp::Reverse(*rank));
-    for (_, context, route) in found {
-        let name = format!("{} port {}", context.device().name(), route.port.number);
-        match open_port(&context, route, options) {
-            Ok(verbs) => return Ok((verbs, refused)),
-            Err(why) => refused.push(format!("{name}: {why}")),
-        }
-    }
     if let Some(wanted) = options.device.as_ref().filter(|d| devices.iter().all(|one| one.name() != **d)) {
         let names: Vec<String> = devices.iter().map(Device::name).collect();
         return Err(vec![format!(
@@ -120,16 +124,25 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
             names.join(" or ")
         )]);
     }
+    if found.is_empty() { Err(refused) } else { Ok((found, refused)) }
+}
+
+/// Opens the port that suits best, for an endpoint with this address; and why others do not. An error says
+/// why none does.
+pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<String>> {
+    let (found, mut refused) = find(options, own)?;
+    for (_, context, route) in found {
+        let name = format!("{} port {}", context.device().name(), route.port.number);
+        match open_port(&context, route, options) {
+            Ok(verbs) => return Ok((verbs, refused)),
+            Err(why) => refused.push(format!("{name}: {why}")),
+        }
+    }
     Err(refused)
 }
 
 /// The ports of a device that can be used, and why others cannot.
-#[allow(clippy::type_complexity, reason = "two lists, named once")]
-fn ports(
-    device: &Device,
-    options: &Options,
-    own: IpAddr,
-) -> Result<(Vec<(Rank, Context, Route)>, Vec<String>), String> {
+fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Ports, String> {
     if device.is_iwarp() {
         return Err("its connections are iWARP's, which need librdmacm: use ofi:verbs;ofi_rxm".into());
     }
@@ -205,10 +218,7 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     let text = |e: Error| e.to_string();
     let attributes = context.attributes();
     let most = |n: i32| u32::try_from(n).unwrap_or(0);
-    let entries = ENTRIES.min(most(attributes.max_cqe));
-    if entries < LEAST {
-        return Err(format!("its completion queues have {entries} entries at most, and {LEAST} are needed"));
-    }
+    let entries = entries(context)?;
     let pd = Pd::new(context).map_err(text)?;
     let channel = Channel::new(context).map_err(text)?;
     channel.set_nonblocking().map_err(text)?;
@@ -239,25 +249,20 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     let sends = Sends::new(&pd, SENDS, MESSAGE)?;
     let send_wr = SEND_WR.min(most(attributes.max_qp_wr)).min(entries / 4);
     let recv_wr = if receives.srq().is_some() { 0 } else { CHUNK as u32 };
-    let [serves, starts] =
-        [attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom].map(|n| n.clamp(0, READS) as u8);
-    // Without windows a key would serve any peer that knows it.
-    let lacks = match serves.min(starts) {
-        0 => Some("no RDMA reads".into()),
-        _ => windows::check(context, &pd).err(),
-    };
+    let (serves, starts) = reads(context);
+    let lacks = lacks(context, &pd);
     let access = if lacks.is_some() { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
     // Others are atomic among the accesses by one device alone, and not with frames, which a processor
     // applies.
     let atomics = access > 0 && attributes.atomic_cap == IBV_ATOMIC_GLOB;
     let (most, inline) = (MESSAGE, 0);
     let repeats = attributes.vendor_id == SOFT_ROCE;
-    let sizes = Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics, repeats };
+    let patience = Patience::of(options.timeout, attributes.local_ca_ack_delay);
+    let sizes =
+        Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics, patience, repeats };
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
-    let Route { port, gid, mtu, global } = &route;
-    let own = Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu };
-    let adapter = Adapter::new(&pd, options.clients.as_deref(), own);
+    let adapter = Adapter::new(&pd, options.clients.as_deref(), own(&route));
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(adapter, options.on_demand));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
     let seconds = Default::default();
@@ -278,6 +283,38 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     };
     verbs.sizes.inline = find_inline(&verbs.objects, sizes)?;
     Ok(verbs)
+}
+
+/// How many completions there is room for.
+fn entries(context: &Context) -> Result<u32, String> {
+    let entries = ENTRIES.min(u32::try_from(context.attributes().max_cqe).unwrap_or(0));
+    if entries < LEAST {
+        return Err(format!("its completion queues have {entries} entries at most, and {LEAST} are needed"));
+    }
+    Ok(entries)
+}
+
+/// Reads under way by a queue pair: of peers, and of this side.
+fn reads(context: &Context) -> (u8, u8) {
+    let attributes = context.attributes();
+    let of = |n: i32| n.clamp(0, READS) as u8;
+    (of(attributes.max_qp_rd_atom), of(attributes.max_qp_init_rd_atom))
+}
+
+/// What the device lacks so that all memory goes in frames. Without windows a key would serve any peer that
+/// knows it.
+fn lacks(context: &Context, pd: &Pd) -> Option<String> {
+    let (serves, starts) = reads(context);
+    match serves.min(starts) {
+        0 => Some("no RDMA reads".into()),
+        _ => windows::check(context, pd).err(),
+    }
+}
+
+/// How a port is reached from itself.
+fn own(route: &Route) -> Own {
+    let Route { port, gid, mtu, global } = route;
+    Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu }
 }
 
 /// How much the device sends inline: of no attribute, so that queue pairs find out.

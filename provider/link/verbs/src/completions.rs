@@ -165,7 +165,8 @@ impl Verbs {
             Event::Srq { .. } => {}
             Event::Port { kind, port } => match kind {
                 ibv::IBV_EVENT_PORT_ERR if port == self.route.port.number => {
-                    log::warn!("{name}: port {port} is down; peers are lost if it is not up again in 2 s");
+                    let seconds = self.sizes.patience.longest().as_secs();
+                    log::warn!("{name}: port {port} is down; peers are lost if it is not up in {seconds} s");
                 }
                 ibv::IBV_EVENT_PORT_ACTIVE => log::info!("{name}: port {port} is up"),
                 _ => log::debug!("{name}: event {kind} of port {port}"),

@@ -8,7 +8,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `choice` | which device, port, GID and MTU |
+//! | `choice` | which device, port, GID and MTU; how it would register memory; how long one may not answer |
 //! | `address` | what one queue pair announces to another |
 //! | `memory` | memory that the device reads and writes |
 //! | `receives`, `sends` | places that messages are received into, and sent from |
@@ -45,7 +45,7 @@ mod status;
 mod used;
 mod windows;
 
-pub use choice::{Options, has_device, open};
+pub use choice::{Asked, Options, ask, has_device, open};
 pub use state::Verbs;
 
 /// The link over a device, with connections `B`.

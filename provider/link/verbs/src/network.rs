@@ -11,6 +11,7 @@ use link_api::Way;
 use rdma_sys::{Access, Error, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
+use crate::choice::patience;
 use crate::joining::Joining;
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::receives::CHUNK;
@@ -18,9 +19,6 @@ use crate::remote::{Accesses, reaches, ways};
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
 use crate::used::{Used, end_registration, end_request};
 
-/// An acknowledgement is waited for 4.096 us times two to this power, 0.27 s, and the retries take 2 s.
-const TIMEOUT: u8 = 16;
-const RETRIES: u8 = 7;
 /// A peer that has posted no receive is tried again for ever: the end of one is what the connection reports.
 const RNR_RETRIES: u8 = 7;
 /// The code of 0.16 ms, after which that is.
@@ -134,8 +132,8 @@ impl Verbs {
         };
         let how = ToRts {
             psn: pair.psn,
-            timeout: TIMEOUT,
-            retries: RETRIES,
+            timeout: self.sizes.patience.code(),
+            retries: patience::RETRIES,
             rnr_retries: RNR_RETRIES,
             max_reads: self.sizes.starts.min(far.reads),
         };

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use rdma_sys::{
-    Access, Cq, Gid, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND,
-    IBV_ODP_SUPPORT_WRITE, IBV_SEND_SIGNALED, IBV_WC_SUCCESS, IBV_WR_SEND, Pd, Qp, QpInit, Ready, ToRts,
+    Access, Cq, Gid, IBV_SEND_SIGNALED, IBV_WC_SUCCESS, IBV_WR_SEND, Pd, Qp, QpInit, Ready, ToRts,
     ibv_send_wr, ibv_sge, ibv_wc,
 };
 
@@ -190,11 +189,7 @@ impl Probe {
         if let Some(outcome) = self.outcome {
             return outcome;
         }
-        let caps = self.pd.context().extended_attributes().odp_caps;
-        let needs =
-            IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
-        let has = caps.general_caps & u64::from(IBV_ODP_SUPPORT) != 0
-            && caps.per_transport_caps.rc_odp_caps & needs == needs;
+        let has = self.pd.context().has_on_demand();
         let outcome = if has { self.with(Loop::compare) } else { Err(("odp_caps", libc::EOPNOTSUPP)) };
         // What there was no room for may be found out later.
         let is_for_now = outcome.is_err_and(|(_, errno)| register::is_for_now(errno));

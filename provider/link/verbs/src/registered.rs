@@ -1,7 +1,6 @@
 //! Memory of the program that is registered with the device.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,16 +8,12 @@ use std::sync::Arc;
 use hmem::registry::AdapterWrites;
 use hmem::share::find_dmabuf;
 use hmem::{Caps, Span, registry};
-use rdma_sys::{Access, Bind, Dmabuf, Mr, Mw, Pd, ibv_sge};
+use rdma_sys::{Access, Bind, Dmabuf, Mr, Mw, PEER_MEMORY, Pd, has_peer_memory, ibv_sge};
 use register::{Device, Uses, Way};
 
 use crate::probe::{Own, Probe};
 use crate::status::refused;
 
-/// Where the kernel lists the clients that know memory of other devices, and the module of one that older
-/// kernels do not list.
-const PEERS: &str = "/sys/kernel/mm/memory_peers";
-const PEERMEM: &str = "/sys/module/nvidia_peermem";
 /// Addresses in a dma-buf and those that requests name agree below this.
 const PAGE: u64 = 4096;
 
@@ -94,9 +89,7 @@ pub(crate) const NO_DOMAIN: (&str, i32) = ("a queue pair for it alone", libc::EA
 impl Adapter {
     /// Of this domain. `clients`: where the kernel lists them; `own`: how the port is reached from itself.
     pub(crate) fn new(pd: &Pd, clients: Option<&Path>, own: Own) -> Adapter {
-        let clients = clients.unwrap_or(Path::new(PEERS));
-        let is_listed = fs::read_dir(clients).is_ok_and(|mut all| all.next().is_some());
-        let knows_peers = is_listed || fs::metadata(PEERMEM).is_ok();
+        let knows_peers = has_peer_memory(clients.unwrap_or(Path::new(PEER_MEMORY)));
         let (domains, lacks, probe) = (HashMap::new(), Some(NO_DOMAIN), Probe::new(pd, own));
         Adapter { pd: pd.clone(), domains, knows_peers, lacks, takes_dmabufs: false, probe }
     }
@@ -196,7 +189,7 @@ impl Device for Adapter {
     fn register(&mut self, way: Way, span: Span, uses: Uses) -> Result<Key, (&'static str, i32)> {
         let (first, len) = (span.addr(), span.len());
         if way == Way::PeerMemory && !self.knows_peers {
-            return Err((PEERS, libc::ENODEV));
+            return Err((PEER_MEMORY, libc::ENODEV));
         }
         if way.is_dmabuf() && uses.domain == 0 && uses.is_for_peers() {
             return Err(self.refuse_dmabuf(way, span, uses));

@@ -9,6 +9,7 @@ use rdma_sys::{Channel, Context, Cq, Gid, Pd, Port, QpInit, ibv_wc};
 use register::Registry;
 
 use crate::bounces::Bounces;
+use crate::choice::patience::Patience;
 use crate::pairs::Pairs;
 use crate::receives::Receives;
 use crate::registered::Adapter;
@@ -51,6 +52,8 @@ pub(crate) struct Sizes {
     pub(crate) starts: u8,
     /// Its atomics are atomic with those of processors and of other devices.
     pub(crate) atomics: bool,
+    /// How long a peer's device may not answer.
+    pub(crate) patience: Patience,
     /// Its driver repeats requests that it must not repeat, and those that have completed.
     pub(crate) repeats: bool,
 }

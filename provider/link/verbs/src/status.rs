@@ -7,6 +7,11 @@ pub(crate) fn text(status: ibv::ibv_wc_status) -> String {
     let (name, cure) = match status {
         ibv::IBV_WC_LOC_LEN_ERR => ("IBV_WC_LOC_LEN_ERR: a message is longer than its receive", ""),
         ibv::IBV_WC_LOC_QP_OP_ERR => ("IBV_WC_LOC_QP_OP_ERR: the device cannot do a request", ""),
+        ibv::IBV_WC_LOC_ACCESS_ERR => ("IBV_WC_LOC_ACCESS_ERR: memory here may not be written so", ""),
+        ibv::IBV_WC_BAD_RESP_ERR => {
+            ("IBV_WC_BAD_RESP_ERR: the peer's device has answered something else", "")
+        }
+        ibv::IBV_WC_GENERAL_ERR => ("IBV_WC_GENERAL_ERR: the device reports an error", ""),
         ibv::IBV_WC_LOC_PROT_ERR => ("IBV_WC_LOC_PROT_ERR: memory here is not registered", ""),
         ibv::IBV_WC_MW_BIND_ERR => ("IBV_WC_MW_BIND_ERR: the device refuses a memory window", ""),
         ibv::IBV_WC_WR_FLUSH_ERR => ("IBV_WC_WR_FLUSH_ERR: the queue pair had failed before", ""),

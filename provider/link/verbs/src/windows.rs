@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use rdma_sys::{Bind, Context, Error, IBV_DEVICE_MEM_WINDOW_TYPE_2B, Mw, Pd};
+use rdma_sys::{Bind, Context, Error, Mw, Pd};
 
 /// Whether the device has windows that are bound to a queue pair and to its domain; why not, if not.
 pub(crate) fn check(context: &Context, pd: &Pd) -> Result<(), String> {
-    if context.attributes().device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B == 0 {
+    if !context.has_windows() {
         return Err("no memory windows of type 2B".into());
     }
     pd.window().map(drop).map_err(|e| format!("no memory windows: {e}"))

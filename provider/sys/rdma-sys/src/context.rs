@@ -99,6 +99,20 @@ impl Context {
         &self.0.attributes
     }
 
+    /// Whether reliable connections send, receive, read and write memory that is registered on demand.
+    pub fn has_on_demand(&self) -> bool {
+        let (caps, send) = (self.0.attributes.odp_caps, crate::IBV_ODP_SUPPORT_SEND);
+        let needs =
+            send | crate::IBV_ODP_SUPPORT_RECV | crate::IBV_ODP_SUPPORT_WRITE | crate::IBV_ODP_SUPPORT_READ;
+        caps.general_caps & u64::from(crate::IBV_ODP_SUPPORT) != 0
+            && caps.per_transport_caps.rc_odp_caps & needs == needs
+    }
+
+    /// Whether memory windows are bound to a queue pair and to its domain (2B).
+    pub fn has_windows(&self) -> bool {
+        self.attributes().device_cap_flags & crate::IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0
+    }
+
     /// How many vectors completion channels may use.
     pub fn vectors(&self) -> u32 {
         // SAFETY: constant since it was opened.

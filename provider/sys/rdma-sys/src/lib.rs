@@ -47,7 +47,7 @@ pub use cq::{Channel, Cq};
 pub use device::Device;
 pub use error::Error;
 pub use library::{Functions, Library, SONAME};
-pub use mr::{Access, Dmabuf, Mr, Pd};
+pub use mr::{Access, Dmabuf, Mr, PEER_MEMORY, Pd, has_peer_memory};
 pub use mw::{Bind, Mw};
 pub use port::{Gid, GidType, Port};
 pub use qp::{Attributes, Qp, QpInit, Ready, ToRts};

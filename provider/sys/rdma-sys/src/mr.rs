@@ -2,15 +2,28 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
-use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
 use std::sync::Arc;
+use std::{fmt, fs};
 
 use crate::{
     Context, Error, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND,
     IBV_ACCESS_OPTIONAL_FIRST, IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
     IBV_ACCESS_REMOTE_WRITE, ibv_mr, ibv_pd,
 };
+
+/// Where the kernel lists the clients that know memory of other devices, and the module of one that older
+/// kernels do not list.
+pub const PEER_MEMORY: &str = "/sys/kernel/mm/memory_peers";
+const PEERMEM: &str = "/sys/module/nvidia_peermem";
+
+/// Whether the kernel has a client that knows memory of other devices by its address; `clients`: where it
+/// lists them, [`PEER_MEMORY`].
+pub fn has_peer_memory(clients: &Path) -> bool {
+    let is_listed = fs::read_dir(clients).is_ok_and(|mut all| all.next().is_some());
+    is_listed || fs::metadata(PEERMEM).is_ok()
+}
 
 struct PdInner {
     raw: NonNull<ibv_pd>,

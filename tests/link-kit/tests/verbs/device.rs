@@ -34,14 +34,29 @@ pub fn fail(call: &std::ffi::CStr, errno: i32) {
 }
 
 pub fn open() -> Verbs {
-    let found = verbs::open(&options(), Ipv4Addr::LOCALHOST.into());
+    open_with(&options())
+}
+
+fn open_with(options: &Options) -> Verbs {
+    let found = verbs::open(options, Ipv4Addr::LOCALHOST.into());
     found.unwrap_or_else(|why| panic!("no device can be opened: {why:?}")).0
 }
 
 /// Links over such devices, with nothing that goes another way.
 pub fn harness(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
+    harness_with(devices, others, |_| {})
+}
+
+/// The same, opened otherwise.
+pub fn harness_with(
+    devices: &str,
+    others: &[(&str, &str)],
+    change: impl FnOnce(&mut Options),
+) -> OfiHarness<Verbs> {
     set(devices, others);
-    let mut harness = OfiHarness::new(|| Ok(open()));
+    let mut options = options();
+    change(&mut options);
+    let mut harness = OfiHarness::new(move || Ok(open_with(&options)));
     harness.fallback = false;
     harness.caps = RmaCaps::HOST_GETS
         | RmaCaps::HOST_PUTS

@@ -15,8 +15,8 @@ use stand_in::program::{self, Program};
 use verbs::{Options, Verbs};
 use wire::Seg;
 
-use crate::device::{harness, options, set};
-use crate::support::{Driven, Over};
+use crate::device::{harness, harness_with, options, set};
+use crate::support::{Driven, OfiHarness, Over};
 
 const WAIT: Duration = Duration::from_secs(30);
 type Node = Driven<Over<Verbs>>;
@@ -77,6 +77,12 @@ fn the_gid_of_the_address_is_chosen_else_one_that_is_routed() {
     assert!(named.starts_with("sv1 port 1, GID 0 fe80:") && named.ends_with("MTU 512"), "{named}");
 }
 
+/// What raises an asynchronous event of a device of the stand-in.
+fn raises(stand_in: &Program) -> extern "C" fn(usize, u32) {
+    // SAFETY: the stand-in's function, with its type.
+    unsafe { std::mem::transmute(stand_in.symbol("stand_in_verbs_event")) }
+}
+
 /// Two links, of which the first one has sent a frame that has come.
 struct Two {
     a: Node,
@@ -89,7 +95,10 @@ struct Two {
 
 impl Two {
     fn new(devices: &str) -> Two {
-        let mut h = harness(devices, &[]);
+        Two::over(harness(devices, &[]))
+    }
+
+    fn over(mut h: OfiHarness<Verbs>) -> Two {
         let (mut a, mut b) = (h.open(), h.open());
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
         let stand_in = Program::open(program::path("verbs_stand_in"));
@@ -122,24 +131,45 @@ impl Two {
         std::thread::sleep(Duration::from_micros(50));
     }
 
+    /// The next send request of the process ends with this status.
+    fn fail(&self, status: ibv::ibv_wc_status) {
+        let fail = self.stand_in.symbol("stand_in_verbs_status");
+        // SAFETY: the stand-in's function, with its type.
+        let fail: extern "C" fn(u64, u32) = unsafe { std::mem::transmute(fail) };
+        fail(1, status);
+    }
+
+    /// An asynchronous event of the device.
+    fn raise(&self, kind: ibv::ibv_event_type) {
+        raises(&self.stand_in)(0, kind);
+    }
+
+    /// Both see the other one's end, and a frame arrives by a new connection.
+    fn both_meet_again(&mut self) {
+        self.both_end();
+        self.start = Instant::now();
+        self.send_to_b();
+        self.frame_from_a();
+    }
+
     /// Both see the other one's end.
     fn both_end(&mut self) {
-        for (node, peer) in [(&mut self.a, self.to_b), (&mut self.b, self.to_a)] {
-            loop {
+        let mut ended = [false; 2];
+        while ended != [true; 2] {
+            for (at, (node, peer)) in
+                [(&mut self.a, self.to_b), (&mut self.b, self.to_a)].into_iter().enumerate()
+            {
                 match node.poll() {
                     Some(Event::Closed(which, why)) => {
-                        assert_eq!(which, peer);
-                        assert!(matches!(why, Gone::Reset), "{why:?}");
-                        break;
+                        assert_eq!((which, why, ended[at]), (peer, Gone::Reset, false));
+                        ended[at] = true;
                     }
                     Some(Event::Frame(frame)) => node.release(frame),
                     Some(other) => panic!("{other:?}"),
-                    None => {
-                        assert!(self.start.elapsed() < WAIT, "the end of a peer is not reported");
-                        std::thread::sleep(Duration::from_micros(50));
-                    }
+                    None => {}
                 }
             }
+            self.wait("the end of a peer is not reported");
         }
     }
 }
@@ -148,36 +178,111 @@ impl Two {
 #[test]
 fn a_completion_with_an_error_ends_the_peer_at_both_ends_and_they_meet_again() {
     let mut two = Two::new("sv0");
-    for status in [
-        ibv::IBV_WC_LOC_QP_OP_ERR,
-        ibv::IBV_WC_LOC_PROT_ERR,
-        ibv::IBV_WC_WR_FLUSH_ERR,
-        ibv::IBV_WC_REM_INV_REQ_ERR,
-        ibv::IBV_WC_REM_ACCESS_ERR,
-        ibv::IBV_WC_REM_OP_ERR,
-        ibv::IBV_WC_RETRY_EXC_ERR,
-        ibv::IBV_WC_RNR_RETRY_EXC_ERR,
-        ibv::IBV_WC_FATAL_ERR,
-    ] {
-        let fail = two.stand_in.symbol("stand_in_verbs_status");
-        // SAFETY: the stand-in's function, with its type.
-        let fail: extern "C" fn(u64, u32) = unsafe { std::mem::transmute(fail) };
-        fail(1, status);
+    for status in ibv::IBV_WC_LOC_LEN_ERR..=ibv::IBV_WC_GENERAL_ERR {
+        two.fail(status);
         let _ = two.a.send(two.to_b, b"hello", &[], 0, 0);
-        two.both_end();
-        two.send_to_b();
-        two.frame_from_a();
+        two.both_meet_again();
     }
+}
+
+/// The request that binds a window ends so, and one that reads lent memory: the memory is lent no more, the
+/// access ends once, nothing is read, and both ends meet again.
+#[test]
+fn an_access_or_a_window_that_ends_with_an_error_ends_the_peer_and_they_meet_again() {
+    const LEN: usize = 100_000;
+    let mut two = Two::new("sv0");
+    let (there, here) = (Span::leak(LEN), Span::leak(LEN));
+    for status in [
+        ibv::IBV_WC_LOC_LEN_ERR,
+        ibv::IBV_WC_LOC_ACCESS_ERR,
+        ibv::IBV_WC_MW_BIND_ERR,
+        ibv::IBV_WC_RESP_TIMEOUT_ERR,
+        ibv::IBV_WC_REM_ABORT_ERR,
+    ] {
+        two.fail(status);
+        assert!(two.b.export_handles(two.to_a, &[there], Way::Get).is_some());
+        // The frame that has the key.
+        let _ = two.b.send(two.to_a, b"hello", &[], 0, 0);
+        two.both_meet_again();
+        hmem::write(&[here], 0, &[9; LEN]);
+        let handles = two.b.export_handles(two.to_a, &[there], Way::Get).expect("memory that can be lent");
+        handles.iter().for_each(|handle| two.a.note_handle(two.to_b, HandleNote::Imported(handle)));
+        let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+        let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&here), LEN);
+        two.fail(status);
+        let op = two.a.start(Way::Get, two.to_b, &access).expect("what the handle says");
+        loop {
+            match two.a.poll() {
+                Some(Event::Cut(which)) => break assert_eq!(which, op, "status {status}"),
+                Some(other) => panic!("status {status}: {other:?}"),
+                None => two.wait("the access is never over"),
+            }
+        }
+        assert!(text(&[here]) == [9; LEN], "status {status}");
+        two.both_meet_again();
+    }
+}
+
+/// An error of a queue pair ends its peers. Both ends meet by others.
+#[test]
+fn an_event_of_queue_pairs_ends_the_peer_at_both_ends_and_they_meet_again() {
+    let mut two = Two::new("sv0");
+    for kind in [ibv::IBV_EVENT_QP_FATAL, ibv::IBV_EVENT_QP_REQ_ERR, ibv::IBV_EVENT_QP_ACCESS_ERR] {
+        two.raise(kind);
+        two.both_meet_again();
+    }
+}
+
+/// Without a queue that all peers share nothing goes by the device any more.
+fn queues_that_fail_end_all(kind: u32, devices: &str) {
+    let mut two = Two::new(devices);
+    two.raise(kind);
+    two.both_end();
+    loop {
+        assert!(two.a.send(two.to_b, b"hello", &[], 0, 0).is_err());
+        match two.a.poll() {
+            Some(Event::Closed(which, why)) => break assert_eq!((which, why), (two.to_b, Gone::Unreachable)),
+            Some(other) => panic!("{other:?}"),
+            None => two.wait("what cannot be sent has no end"),
+        }
+        // Its own end of the connection.
+        assert!(two.b.poll().is_none_or(|event| matches!(event, Event::Closed(..))));
+    }
+}
+
+#[test]
+fn a_completion_queue_that_fails_ends_the_peers_and_nothing_is_sent_any_more() {
+    queues_that_fail_end_all(ibv::IBV_EVENT_CQ_ERR, "sv0:nosrq");
+}
+
+#[test]
+fn a_shared_receive_queue_that_fails_ends_the_peers_and_nothing_is_sent_any_more() {
+    queues_that_fail_end_all(ibv::IBV_EVENT_SRQ_ERR, "sv0");
+}
+
+/// How long a port may be down is what was set, and not what a queue pair has by default, some 2 s.
+#[test]
+fn a_port_that_is_down_for_less_than_the_time_that_was_set_loses_no_frame_and_no_peer() {
+    let mut two = Two::over(harness_with("sv0", &[], |options| options.timeout = Some(WAIT / 3)));
+    let port = two.stand_in.symbol("stand_in_verbs_port");
+    // SAFETY: the stand-in's function, with its type.
+    let port: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(port) };
+    port(0, false);
+    two.send_to_b();
+    let down = Instant::now();
+    while down.elapsed() < Duration::from_millis(2_600) {
+        assert!(two.a.poll().is_none() && two.b.poll().is_none());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    port(0, true);
+    two.frame_from_a();
 }
 
 /// The device is gone: peers end, and nothing is sent by it any more.
 #[test]
 fn a_device_that_is_removed_ends_its_peers() {
     let mut two = Two::new("sv0");
-    let raise = two.stand_in.symbol("stand_in_verbs_event");
-    // SAFETY: the stand-in's function, with its type.
-    let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(raise) };
-    raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
+    two.raise(ibv::IBV_EVENT_DEVICE_FATAL);
     two.both_end();
 }
 
@@ -209,9 +314,7 @@ fn accesses_of_a_device_that_is_removed_end() {
     let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
     let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&here), LEN);
     let ops = [0; 5].map(|_| two.a.start(Way::Get, two.to_b, &access).expect("what the handle says"));
-    let raise = two.stand_in.symbol("stand_in_verbs_event");
-    // SAFETY: the stand-in's function, with its type.
-    let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(raise) };
+    let raise = raises(&two.stand_in);
     // It sees that before anything of the peer.
     two.a.with(|a| {
         raise(0, ibv::IBV_EVENT_DEVICE_FATAL);

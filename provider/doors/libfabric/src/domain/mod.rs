@@ -9,6 +9,7 @@ use libc::c_int;
 use libfabric_sys as fi;
 use link::Links;
 use runtime::Runtime;
+use wire::Addr;
 
 use crate::eq::EqFid;
 use crate::fabric::FabricShared;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub api_version: u32,
     pub caps: u64,
     pub addr_format: u32,
+    /// The address that it was opened with, if any: endpoints of the same info are there.
+    pub at: Option<Addr>,
     /// Registrations get keys of the engine's choice.
     pub prov_key: bool,
     /// The registration modes it was opened with.

@@ -6,6 +6,7 @@ use engine::Config;
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
 use runtime::{Progress, Runtime};
+use wire::Addr;
 
 use super::{DomainFid, Engine, Shared};
 use crate::eq::EqFid;
@@ -14,6 +15,7 @@ use crate::fabric::FabricFid;
 use crate::ffi::{Fid, Ref, Refs, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::answer;
 use crate::info::auth::AuthKey;
+use crate::info::ep::address;
 use crate::{atomic, av, cntr, cq, ep, hmem_ops, mr, observer, param, xpu};
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -83,6 +85,7 @@ pub(crate) unsafe extern "C" fn open(
 struct Wanted {
     caps: u64,
     addr_format: u32,
+    at: Option<Addr>,
     orders: u64,
     threading: fi::fi_threading,
     data_progress: fi::fi_progress,
@@ -111,6 +114,8 @@ impl Wanted {
             Ok(Wanted {
                 caps: info.caps,
                 addr_format: info.addr_format,
+                // One that cannot be used is for the endpoint to refuse.
+                at: address(info).unwrap_or_default(),
                 orders: info.tx_attr.as_ref().map_or(0, |a| a.msg_order)
                     | info.rx_attr.as_ref().map_or(0, |a| a.msg_order),
                 threading: (*d).threading,
@@ -150,6 +155,7 @@ impl Wanted {
             api_version,
             caps: self.caps,
             addr_format: self.addr_format,
+            at: self.at,
             mr_mode: self.mr_mode,
             allocated,
             prov_key,

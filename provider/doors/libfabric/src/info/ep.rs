@@ -30,6 +30,18 @@ pub(crate) struct EpAttrs {
     pub auth_key: Option<AuthKey>,
 }
 
+/// Where endpoints of an info are, if it says so.
+///
+/// # Safety
+/// The addresses of `info` are valid.
+pub(crate) unsafe fn address(info: &fi::fi_info) -> Result<Option<Addr>, Errno> {
+    // SAFETY: the caller's promise.
+    let (src, dest) = unsafe {
+        (addr::optional(info.src_addr, info.src_addrlen)?, addr::optional(info.dest_addr, info.dest_addrlen)?)
+    };
+    Ok(src.map(addr::named).or_else(|| dest.map(addr::towards)))
+}
+
 /// Reads an info handed to fi_endpoint. `api_version` is `Shared::api_version`.
 ///
 /// # Safety
@@ -38,14 +50,8 @@ pub(crate) unsafe fn ep_attrs(info: &fi::fi_info, api_version: u32) -> Result<Ep
     // Nothing an endpoint needs was added to these structures since 1.17.
     let _ = api_version;
     // SAFETY: the caller's promise.
-    let (src, dest) = unsafe {
-        (addr::optional(info.src_addr, info.src_addrlen)?, addr::optional(info.dest_addr, info.dest_addrlen)?)
-    };
-    let bind = match (src, dest) {
-        (Some(src), _) => addr::named(src),
-        (None, Some(dest)) => addr::towards(dest),
-        (None, None) => addr::own(info.addr_format == fi::FI_SOCKADDR_IN6),
-    };
+    let bind = unsafe { address(info)? };
+    let bind = bind.unwrap_or_else(|| addr::own(info.addr_format == fi::FI_SOCKADDR_IN6));
     // SAFETY: the caller's promise; these two have not changed their size since 1.10.
     let (tx, rx) = unsafe {
         (

@@ -57,3 +57,125 @@ fn a_registration_says_by_which_path_it_is_reached() {
     cu.free(pool);
     w.end();
 }
+
+type Found = (u32, [i32; Path::COUNT], String);
+
+/// What is said of a GPU's memory and of the host's where the links `shm,verbs` have such devices, whose library is
+/// the stand-in, and the driver exports dma-bufs with the PCIe flag, too.
+fn with_adapter(devices: &str, orders: (i32, i32)) -> [Found; 2] {
+    with_setting(devices, orders, Setting { mr_mode: fi::FI_MR_ALLOCATED, ..Setting::default() })
+}
+
+fn with_setting(devices: &str, (ordering, flush): (i32, i32), setting: Setting) -> [Found; 2] {
+    // SAFETY: nothing reads the environment yet: each test is a process.
+    unsafe { std::env::set_var("VERBS_STAND_IN_DEVICES", devices) };
+    crate::param::set_links("shm,verbs");
+    stand_in::program::Program::load("verbs_stand_in");
+    let cu = Driver::start();
+    cu.dmabufs(2);
+    // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, and ..._FLUSH_WRITES_OPTIONS.
+    cu.attribute(118, ordering);
+    cu.attribute(117, flush);
+    let w = World::new(setting);
+    let (at, host) = (cu.alloc(70_000), Box::new([0u8; 100]));
+    let all = [(at, 70_000, fi::FI_HMEM_CUDA), ((&raw const *host).addr(), 100, fi::FI_HMEM_SYSTEM)];
+    let found = all.map(|(at, len, iface)| {
+        let mr = regattr(&w, at, len, iface).unwrap();
+        let found = path(&w, mr);
+        assert_eq!(close(mr), 0);
+        found
+    });
+    cu.free(at);
+    w.end();
+    found
+}
+
+#[test]
+fn a_registration_names_the_adapter_and_the_way_that_it_takes() {
+    let [gpu, host] = with_adapter("sv0", (100, 0));
+    assert_eq!(gpu.0, Path::DmabufPcie as u32, "{}", gpu.2);
+    let said =
+        "sv0 port 1: Cuda by dma-buf over PCIe, Cuda for peers by dma-buf over PCIe, written without a flush";
+    assert_eq!(gpu.2, said);
+    assert_eq!(
+        (host.0, host.2.as_str()),
+        (Path::Cpu as u32, "sv0 port 1: System by address, System for peers by address")
+    );
+}
+
+#[test]
+fn a_registration_names_the_call_by_which_the_adapter_refuses_it() {
+    let [gpu, _] = with_adapter("sv0:nodmabuf", (100, 0));
+    assert_eq!(gpu.0, Path::PeerMap as u32, "{}", gpu.2);
+    assert_eq!(gpu.1[1..3], [libc::EOPNOTSUPP; 2]);
+    let said =
+        "sv0 port 1: Cuda by no way (not dma-buf over PCIe: ibv_reg_dmabuf_mr: Operation not supported";
+    assert!(gpu.2.starts_with(said), "{}", gpu.2);
+}
+
+#[test]
+fn a_registration_says_why_no_adapter_is_there() {
+    let [gpu, host] = with_adapter("sv0:down", (100, 0));
+    assert_eq!((gpu.0, &gpu.1[1..3]), (Path::PeerMap as u32, &[libc::ENODEV; 2][..]));
+    for found in [gpu, host] {
+        assert_eq!(found.2, "sv0: port 1: it is not active");
+    }
+}
+
+#[test]
+fn a_registration_says_that_a_flush_follows_what_the_adapter_writes() {
+    let [gpu, _] = with_adapter("sv0", (0, 1));
+    assert!(gpu.2.ends_with("written with a flush before the completion, by peers in frames"), "{}", gpu.2);
+}
+
+#[test]
+fn a_registration_says_that_the_adapter_does_not_write_it() {
+    let [gpu, _] = with_adapter("sv0", (0, 0));
+    assert!(gpu.2.ends_with("written in frames: no order of writes, and no flush"), "{}", gpu.2);
+}
+
+#[test]
+fn a_registration_goes_in_frames_where_the_adapter_has_no_windows() {
+    for found in with_adapter("sv0:nomw", (100, 0)) {
+        assert!(found.2.ends_with(" in frames: no memory windows of type 2B"), "{}", found.2);
+        assert_eq!(found.1[1..3], [if found.0 == Path::Cpu as u32 { 0 } else { libc::EOPNOTSUPP }; 2]);
+    }
+}
+
+#[test]
+fn a_registration_goes_in_frames_where_the_adapter_has_no_reads() {
+    for found in with_adapter("sv0:reads=0", (100, 0)) {
+        assert!(found.2.ends_with(" in frames: no RDMA reads"), "{}", found.2);
+        assert_ne!(found.0, Path::DmabufPcie as u32);
+    }
+}
+
+#[test]
+fn host_memory_that_may_be_unmapped_goes_to_peers_in_frames() {
+    let [gpu, host] = with_setting("sv0", (100, 0), Setting::default());
+    assert!(gpu.2.contains("Cuda for peers by dma-buf over PCIe"), "{}", gpu.2);
+    let said = "System by address, System for peers in frames: the domain is without FI_MR_ALLOCATED";
+    assert!(host.2.ends_with(said), "{}", host.2);
+}
+
+#[test]
+fn a_registration_names_the_adapter_of_the_domains_address() {
+    let src = Some(std::net::Ipv4Addr::new(10, 1, 0, 2));
+    let [gpu, _] = with_setting("sv0;sv1", (100, 0), Setting { src, ..Setting::default() });
+    assert!(gpu.2.starts_with("sv1 port 1: "), "{}", gpu.2);
+}
+
+#[test]
+fn a_registration_names_the_next_adapter_where_the_first_one_has_too_few_completions() {
+    let [gpu, _] = with_adapter("sv0:cqe=8;sv1", (100, 0));
+    assert!(gpu.2.starts_with("sv1 port 1: "), "{}", gpu.2);
+}
+
+#[test]
+fn a_registration_has_the_errno_of_the_call_that_keeps_the_adapter_from_being_used() {
+    // SAFETY: nothing reads the environment yet: each test is a process.
+    unsafe { std::env::set_var("VERBS_STAND_IN_FAIL", "ibv_alloc_pd=12") };
+    let [gpu, _] = with_adapter("sv0", (100, 0));
+    assert_eq!(gpu.1[1..3], [libc::ENOMEM; 2]);
+    assert!(gpu.2.starts_with("sv0 port 1: ibv_alloc_pd: "), "{}", gpu.2);
+}

@@ -74,11 +74,14 @@ struct Setting {
     api: (u32, u32),
     auto: bool,
     wait: fi::fi_wait_obj,
+    mr_mode: c_int,
+    /// The address of endpoints, if it is to be named.
+    src: Option<std::net::Ipv4Addr>,
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Setting { api: (2, 1), auto: false, wait: fi::FI_WAIT_UNSPEC }
+        Setting { api: (2, 1), auto: false, wait: fi::FI_WAIT_UNSPEC, mr_mode: 0, src: None }
     }
 }
 
@@ -104,10 +107,19 @@ impl World {
         let domain_attr = fi::fi_domain_attr {
             threading: fi::FI_THREAD_SAFE,
             anon1: fi::fi_domain_attr__bindgen_ty_1 { data_progress },
+            mr_mode: with.mr_mode,
             ..Default::default()
         };
         let ep_attr = fi::fi_ep_attr { type_: fi::FI_EP_RDM, ..Default::default() };
+        let src = with.src.map(|ip| libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: 0,
+            sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+            sin_zero: [0; 8],
+        });
         let info = leak(fi::fi_info {
+            src_addr: src.map_or(ptr::null_mut(), |src| leak(src).cast()),
+            src_addrlen: src.map_or(0, |_| size_of::<libc::sockaddr_in>()),
             caps: fi::FI_MSG | fi::FI_RMA | fi::FI_RMA_EVENT,
             addr_format: fi::FI_SOCKADDR_IN,
             domain_attr: leak(domain_attr),
