@@ -280,7 +280,7 @@ impl Pair {
             }
             is_own_delayed = is_delayed && at == number;
         }
-        // A message that has used nothing is not among them, and ends what was delayed as any other request does.
+        // A message that has used nothing is not among them, and ends what was delayed as any other does.
         if !is_own_delayed {
             if let Some(one) = self.delayed.take() {
                 self.accesses -= u32::from(one.access.is_some());
