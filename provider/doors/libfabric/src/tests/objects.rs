@@ -217,7 +217,7 @@ fn a_dmabuf_is_registered_by_its_address_where_there_is_no_room_for_a_descriptor
     let span = |base, off| unsafe { hmem::Span::new(base as usize + off, 8, hmem::Kind::System) };
     let is_named = |base: *mut c_void, off| hmem::share::has_dmabuf(span(base, off));
     assert_eq!((is_named(base, 4096), is_named(at, 8192)), (true, false));
-    assert_eq!([first, second, third].map(|mr| close(mr)), [0; 3]);
+    assert_eq!([first, second, third].map(close), [0; 3]);
     assert_eq!(close(domain), 0);
     w.end();
 }
