@@ -23,6 +23,8 @@ const TICK: Duration = Duration::from_millis(2);
 const QUIET: Duration = Duration::from_millis(100);
 /// How long it rests at most.
 const REST: Duration = Duration::from_millis(20);
+/// What was raised so often in a row, and is waited for still, waits in a context that is gone.
+const AGAIN: u32 = 10_000;
 /// How long a word is still waited for when the peer has ended or closed: what it had queued may be done.
 const GRACE: Duration = Duration::from_millis(10);
 
@@ -68,11 +70,18 @@ fn watch(shared: &Shared, peer: &Peer) {
     // word again, so that what is said again is the same wait.
     let mut asked = [const { Vec::new() }; LANES];
     let mut waited_at = Instant::now();
+    // What was raised behind a failure, and how often in a row the same.
+    let (mut raised, mut again) = ([0; LANES], 0u32);
     while !shared.stop.load(Acquire) {
         if shared.failure().is_some() {
             propagate(shared, peer);
-            if !satisfy(shared) {
+            let now = satisfy(shared);
+            again = if now == raised { again.saturating_add(1) } else { 0 };
+            raised = now;
+            if now == [0; LANES] || again > AGAIN {
                 std::thread::sleep(TICK);
+            } else {
+                std::thread::yield_now();
             }
             continue;
         }
@@ -181,24 +190,19 @@ fn propagate(shared: &Shared, peer: &Peer) {
     let _ = peer.words.word(0, ERROR).compare_exchange(0, theirs, Release, Acquire);
 }
 
-/// Raises what is waited for; whether anything is.
-fn satisfy(shared: &Shared) -> bool {
-    if shared.direct().is_some() {
-        // What waits looks at the error word.
-        return false;
-    }
-    let mut any = false;
-    for lane in 0..LANES as u32 {
+/// Raises what is waited for; what that is, lane by lane, and 0 for nothing.
+fn satisfy(shared: &Shared) -> [u32; LANES] {
+    let mut raised = [0; LANES];
+    // Where kernels wait, these look at the error word.
+    let lanes = if shared.direct().is_some() { 0 } else { LANES as u32 };
+    for lane in 0..lanes {
         let code = shared.waits_for(lane);
         if code != 0 && line_of(code) < shared.layout.lines() {
             shared.own.word(line_of(code), 0).store(1, Release);
-            any = true;
+            raised[lane as usize] = code;
         }
     }
-    if any {
-        std::thread::yield_now();
-    }
-    any
+    raised
 }
 
 /// How long nothing is looked at, where no lane has waited for some time.
@@ -258,7 +262,7 @@ pub(crate) mod tests {
         assert!(examine(&s, lane, Some(second)).is_none());
         // No line of the endpoint's.
         at.store(code(Kind::Wait, s.layout.lines()), SeqCst);
-        assert!(examine(&s, lane, None).is_none() && !satisfy(&s));
+        assert!(examine(&s, lane, None).is_none() && satisfy(&s) == [0; LANES]);
     }
 
     #[test]
@@ -266,7 +270,7 @@ pub(crate) mod tests {
         let s = shared();
         s.lanes.word(3, AT).store(code(Kind::Receive, s.layout.flag(1)), SeqCst);
         s.lanes.word(9, AT).store(code(Kind::Send, s.layout.credit(0)), SeqCst);
-        assert!(satisfy(&s));
+        assert_ne!(satisfy(&s), [0; LANES]);
         let raised: Vec<u32> =
             (1..s.layout.lines()).filter(|line| s.own.word(*line, 0).load(SeqCst) != 0).collect();
         assert_eq!(raised, [s.layout.flag(1), s.layout.credit(0)]);
@@ -399,7 +403,7 @@ pub(crate) mod tests {
         s.lanes.word(7, AT).store(code(Kind::Send, line), SeqCst);
         assert!(examine(&s, 7, None).is_some(), "a wait");
         s.lanes.word(7, AT).store(code(Kind::Receive, s.layout.flag(0)), SeqCst);
-        assert!(!satisfy(&s));
+        assert_eq!(satisfy(&s), [0; LANES]);
         assert_eq!(s.own.word(s.layout.flag(0), 0).load(SeqCst), 0, "only a message raises a flag");
     }
 

@@ -1,5 +1,7 @@
 //! Device memory, over the stand-in for CUDA's driver.
 
+use std::os::fd::AsRawFd as _;
+
 use cuda_stand_in::driver::Driver;
 use hmem::path::Path;
 
@@ -178,4 +180,24 @@ fn a_registration_has_the_errno_of_the_call_that_keeps_the_adapter_from_being_us
     let [gpu, _] = with_adapter("sv0", (100, 0));
     assert_eq!(gpu.1[1..3], [libc::ENOMEM; 2]);
     assert!(gpu.2.starts_with("sv0 port 1: ibv_alloc_pd: "), "{}", gpu.2);
+}
+
+/// The dma-buf that the program has named is the way for peers, too.
+#[test]
+fn a_registration_of_a_dmabuf_names_that_for_peers() {
+    // SAFETY: nothing reads the environment yet: each test is a process.
+    unsafe { std::env::set_var("VERBS_STAND_IN_DEVICES", "sv0") };
+    crate::param::set_links("shm,verbs");
+    stand_in::program::Program::load("verbs_stand_in");
+    let w = World::new(Setting { mr_mode: fi::FI_MR_ALLOCATED, ..Setting::default() });
+    let len = 16 << 10;
+    let (fd, base) = super::objects::memfd(len);
+    let of = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset: 0, len, base_addr: base };
+    let (rc, mr) = super::objects::register_dmabuf(w.domain, of);
+    assert_eq!(rc, 0);
+    let found = path(&w, mr);
+    let said = "sv0 port 1: System by the program's dma-buf, System for peers by the program's dma-buf";
+    assert_eq!(found.2, said);
+    assert_eq!(close(mr), 0);
+    w.end();
 }

@@ -102,7 +102,7 @@ fn device_memory_is_refused_by_name() {
 }
 
 /// A memfd that stands for a dma-buf, and its mapping, which stays.
-fn memfd(len: usize) -> (OwnedFd, *mut c_void) {
+pub(super) fn memfd(len: usize) -> (OwnedFd, *mut c_void) {
     // SAFETY: a name, and numbers; the descriptor is new.
     let fd =
         unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"dma-buf".as_ptr(), libc::MFD_ALLOW_SEALING)) };
@@ -126,7 +126,7 @@ fn allocated(w: &World) -> *mut fi::fid_domain {
     domain
 }
 
-fn register_dmabuf(domain: *mut fi::fid_domain, of: fi::fi_mr_dmabuf) -> (c_int, *mut fi::fid_mr) {
+pub(super) fn register_dmabuf(domain: *mut fi::fid_domain, of: fi::fi_mr_dmabuf) -> (c_int, *mut fi::fid_mr) {
     let attr = fi::fi_mr_attr {
         anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of },
         iface: fi::FI_HMEM_SYSTEM,

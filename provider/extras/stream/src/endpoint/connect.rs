@@ -305,8 +305,7 @@ fn has_one_queue(near: Option<usize>) -> bool {
 impl Path {
     /// What is to be known first where a stream that waits holds up all others.
     fn in_queues(self, one: bool) -> Path {
-        const ONE: &str = "streams share one hardware queue, and one that waits holds up the others: set \
-                           CUDA_DEVICE_MAX_CONNECTIONS to 2 or more, or unset it";
+        const ONE: &str = "one hardware queue for all streams: set CUDA_DEVICE_MAX_CONNECTIONS to 2 or more";
         if one { Path { why: format!("{ONE}; {}", self.why), ..self } } else { self }
     }
 }
@@ -318,8 +317,8 @@ fn between_devices(why_not: Option<&str>) -> Path {
                  to the peer's, and raise its words"
             .into(),
         Some(why) => format!(
-            "the peer's device memory is mapped: kernels of the stream copy to it, and memory operations of the stream \
-             wait, not kernels: {why}"
+            "the peer's memory is mapped: kernels of the stream copy, memory operations of the stream wait, not \
+             kernels: {why}"
         ),
     };
     Path { through: Through::Device, why }

@@ -79,8 +79,9 @@ fn ask_device(
         Some(why) => (Some(format!("{kind:?} for peers in frames: {why}")), [Err(libc::EOPNOTSUPP); 2]),
         None => {
             // As an endpoint lends it: dma-bufs in a domain of the peer's alone, all else by windows.
-            let is_dmabuf = |way: &Way| matches!(registry.outcome(kind, false, *way), Some(Ok(())));
-            let apart = DMABUFS.iter().any(is_dmabuf).then(domain).transpose()?;
+            let takes = |way: Way| matches!(registry.outcome(kind, false, way), Some(Ok(())));
+            let is_dmabuf = takes(Way::Own) || DMABUFS.into_iter().any(takes);
+            let apart = is_dmabuf.then(domain).transpose()?;
             let adapter = registry.device();
             adapter.try_dmabufs(None);
             apart.iter().for_each(|pd| adapter.add_domain(PEER, pd));
@@ -90,7 +91,10 @@ fn ask_device(
             // Its refusals are mostly the same.
             let text = registry.describe(kind, true).map(|text| text.split(" (").next().map(str::to_owned));
             let errno = unasked.map_or(libc::EOPNOTSUPP, |why| why.errno);
+            // The program's own dma-buf comes before these, which then are not tried.
+            let by_own = matches!(registry.outcome(kind, true, Way::Own), Some(Ok(())));
             let of = |way| match registry.outcome(kind, true, way) {
+                _ if by_own && way == Way::Dmabuf => Ok(()),
                 Some(found) => found.map_err(|why| why.errno),
                 None => Err(errno),
             };
