@@ -46,7 +46,8 @@ static void life_of_graphs(gpu &g, bool leads)
 	cu("cuGraphLaunch", exec, g.stream);
 	cu("cuGraphExecDestroy", exec);
 	if (!leads) {
-		held(l);
+		/* By the launch, or by the wait of it that has begun. */
+		REFUSED(EBUSY, strait_stream_list_close(l));
 		together();
 	}
 	g.end_of_stream();
