@@ -60,6 +60,22 @@ fn a_registration_says_by_which_path_it_is_reached() {
     w.end();
 }
 
+/// Whether this test has a process of its own, as its settings are the process's: else it runs in one that ends well.
+fn alone() -> bool {
+    const CHILD: &str = "STRAIT_TEST_ALONE";
+    let is = |name, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    if is(CHILD, "1") || is("NEXTEST_EXECUTION_MODE", "process-per-test") {
+        return true;
+    }
+    let name = std::thread::current().name().expect("the test's").to_owned();
+    let own = std::env::current_exe().expect("this program");
+    let child = std::process::Command::new(own).args(["--exact", &name]).env(CHILD, "1").output();
+    let child = child.expect("a process");
+    let text = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
 type Found = (u32, [i32; Path::COUNT], String);
 
 /// What is said of a GPU's memory and of the host's where the links `shm,verbs` have such devices, whose library is
@@ -94,6 +110,9 @@ fn with_setting(devices: &str, (ordering, flush): (i32, i32), setting: Setting) 
 
 #[test]
 fn a_registration_names_the_adapter_and_the_way_that_it_takes() {
+    if !alone() {
+        return;
+    }
     let [gpu, host] = with_adapter("sv0", (100, 0));
     assert_eq!(gpu.0, Path::DmabufPcie as u32, "{}", gpu.2);
     let said =
@@ -107,6 +126,9 @@ fn a_registration_names_the_adapter_and_the_way_that_it_takes() {
 
 #[test]
 fn a_registration_names_the_call_by_which_the_adapter_refuses_it() {
+    if !alone() {
+        return;
+    }
     let [gpu, _] = with_adapter("sv0:nodmabuf", (100, 0));
     assert_eq!(gpu.0, Path::PeerMap as u32, "{}", gpu.2);
     assert_eq!(gpu.1[1..3], [libc::EOPNOTSUPP; 2]);
@@ -117,6 +139,9 @@ fn a_registration_names_the_call_by_which_the_adapter_refuses_it() {
 
 #[test]
 fn a_registration_says_why_no_adapter_is_there() {
+    if !alone() {
+        return;
+    }
     let [gpu, host] = with_adapter("sv0:down", (100, 0));
     assert_eq!((gpu.0, &gpu.1[1..3]), (Path::PeerMap as u32, &[libc::ENODEV; 2][..]));
     for found in [gpu, host] {
@@ -126,18 +151,27 @@ fn a_registration_says_why_no_adapter_is_there() {
 
 #[test]
 fn a_registration_says_that_a_flush_follows_what_the_adapter_writes() {
+    if !alone() {
+        return;
+    }
     let [gpu, _] = with_adapter("sv0", (0, 1));
     assert!(gpu.2.ends_with("written with a flush before the completion, by peers in frames"), "{}", gpu.2);
 }
 
 #[test]
 fn a_registration_says_that_the_adapter_does_not_write_it() {
+    if !alone() {
+        return;
+    }
     let [gpu, _] = with_adapter("sv0", (0, 0));
     assert!(gpu.2.ends_with("written in frames: no order of writes, and no flush"), "{}", gpu.2);
 }
 
 #[test]
 fn a_registration_goes_in_frames_where_the_adapter_has_no_windows() {
+    if !alone() {
+        return;
+    }
     for found in with_adapter("sv0:nomw", (100, 0)) {
         assert!(found.2.ends_with(" in frames: no memory windows of type 2B"), "{}", found.2);
         assert_eq!(found.1[1..3], [if found.0 == Path::Cpu as u32 { 0 } else { libc::EOPNOTSUPP }; 2]);
@@ -146,6 +180,9 @@ fn a_registration_goes_in_frames_where_the_adapter_has_no_windows() {
 
 #[test]
 fn a_registration_goes_in_frames_where_the_adapter_has_no_reads() {
+    if !alone() {
+        return;
+    }
     for found in with_adapter("sv0:reads=0", (100, 0)) {
         assert!(found.2.ends_with(" in frames: no RDMA reads"), "{}", found.2);
         assert_ne!(found.0, Path::DmabufPcie as u32);
@@ -154,6 +191,9 @@ fn a_registration_goes_in_frames_where_the_adapter_has_no_reads() {
 
 #[test]
 fn host_memory_that_may_be_unmapped_goes_to_peers_in_frames() {
+    if !alone() {
+        return;
+    }
     let [gpu, host] = with_setting("sv0", (100, 0), Setting::default());
     assert!(gpu.2.contains("Cuda for peers by dma-buf over PCIe"), "{}", gpu.2);
     let said = "System by address, System for peers in frames: the domain is without FI_MR_ALLOCATED";
@@ -162,6 +202,9 @@ fn host_memory_that_may_be_unmapped_goes_to_peers_in_frames() {
 
 #[test]
 fn a_registration_names_the_adapter_of_the_domains_address() {
+    if !alone() {
+        return;
+    }
     let src = Some(std::net::Ipv4Addr::new(10, 1, 0, 2));
     let [gpu, _] = with_setting("sv0;sv1", (100, 0), Setting { src, ..Setting::default() });
     assert!(gpu.2.starts_with("sv1 port 1: "), "{}", gpu.2);
@@ -169,12 +212,18 @@ fn a_registration_names_the_adapter_of_the_domains_address() {
 
 #[test]
 fn a_registration_names_the_next_adapter_where_the_first_one_has_too_few_completions() {
+    if !alone() {
+        return;
+    }
     let [gpu, _] = with_adapter("sv0:cqe=8;sv1", (100, 0));
     assert!(gpu.2.starts_with("sv1 port 1: "), "{}", gpu.2);
 }
 
 #[test]
 fn a_registration_has_the_errno_of_the_call_that_keeps_the_adapter_from_being_used() {
+    if !alone() {
+        return;
+    }
     // SAFETY: nothing reads the environment yet: each test is a process.
     unsafe { std::env::set_var("VERBS_STAND_IN_FAIL", "ibv_alloc_pd=12") };
     let [gpu, _] = with_adapter("sv0", (100, 0));
@@ -185,6 +234,9 @@ fn a_registration_has_the_errno_of_the_call_that_keeps_the_adapter_from_being_us
 /// The dma-buf that the program has named is the way for peers, too.
 #[test]
 fn a_registration_of_a_dmabuf_names_that_for_peers() {
+    if !alone() {
+        return;
+    }
     // SAFETY: nothing reads the environment yet: each test is a process.
     unsafe { std::env::set_var("VERBS_STAND_IN_DEVICES", "sv0") };
     crate::param::set_links("shm,verbs");
