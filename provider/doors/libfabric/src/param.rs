@@ -310,7 +310,6 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         (verbs.device, verbs.port, verbs.gid) = (device, byte(port), byte(gid));
         verbs.mtu = mtu.and_then(|text| text.parse().ok());
         verbs.on_demand = on_demand;
-        verbs.timeout = Some(p.tcp.timeout);
     }
     p.copy_agent = match word(settings::COPY_AGENT).as_deref() {
         None | Some("auto") => CopyAgent::Beside,

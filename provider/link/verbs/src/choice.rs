@@ -3,7 +3,6 @@
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rdma_sys::{
     Channel, Context, Cq, Device, Error, Gid, GidType, IBV_ATOMIC_GLOB, Library, Pd, Port, Qp, QpInit, Srq,
@@ -67,8 +66,6 @@ pub struct Options {
     pub gid: Option<u8>,
     /// The path MTU in bytes.
     pub mtu: Option<u32>,
-    /// How long a peer's device may not answer until the peer is given up; none is 2 s.
-    pub timeout: Option<Duration>,
     /// The library, if it is not the one that the linker finds.
     pub library: Option<PathBuf>,
     /// Memory of the host is registered on demand for accesses of this side.
@@ -257,7 +254,7 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     let atomics = access > 0 && attributes.atomic_cap == IBV_ATOMIC_GLOB;
     let (most, inline) = (MESSAGE, 0);
     let repeats = attributes.vendor_id == SOFT_ROCE;
-    let patience = Patience::of(options.timeout, attributes.local_ca_ack_delay);
+    let patience = Patience::of(attributes.local_ca_ack_delay);
     let sizes =
         Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics, patience, repeats };
     let credits = entries as usize - places;

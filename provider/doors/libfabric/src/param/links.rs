@@ -106,8 +106,6 @@ impl Default for Links {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::tests::with;
     use super::*;
 
@@ -144,7 +142,6 @@ mod tests {
             ("verbs_gid", "3"),
             ("verbs_mtu", "2048"),
             ("verbs_on_demand", "yes"),
-            ("tcp_timeout", "5000"),
         ]);
         assert_eq!(complaints, Vec::<String>::new());
         let options = verbs::Options {
@@ -153,7 +150,6 @@ mod tests {
             gid: Some(3),
             mtu: Some(2048),
             on_demand: true,
-            timeout: Some(Duration::from_secs(5)),
             ..verbs::Options::default()
         };
         assert_eq!(p.links.verbs, Some(options));
@@ -161,8 +157,6 @@ mod tests {
         let (p, complaints) = with(&[("links", "verbs"), ("verbs_mtu", "1500"), ("verbs_port", "0")]);
         assert_eq!(complaints.len(), 2, "{complaints:?}");
         // The nearest port that there can be.
-        let timeout = Some(p.tcp.timeout);
-        let options = verbs::Options { port: Some(1), timeout, ..verbs::Options::default() };
-        assert_eq!(p.links.verbs, Some(options));
+        assert_eq!(p.links.verbs, Some(verbs::Options { port: Some(1), ..verbs::Options::default() }));
     }
 }
