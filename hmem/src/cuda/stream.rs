@@ -336,9 +336,7 @@ impl Locked {
         api.host_lock(std::ptr::with_exposed_provenance_mut(at), len, LOCK_PORTABLE | LOCK_MAPPED)?;
         Ok(Locked { at, id: info(at).map_or(0, |of| of.id) })
     }
-}
 
-impl Locked {
     /// What the driver knows of it. It is gone with its context.
     fn info(&self) -> Option<Info> {
         info(self.at).filter(|of| of.sort == Sort::Host && of.id == self.id)

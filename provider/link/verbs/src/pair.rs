@@ -261,31 +261,29 @@ impl Pair {
         if ahead as usize >= self.in_use() {
             return None;
         }
+        let Pair { posted, accesses, delayed, first, .. } = self;
+        let mut end = |one: Posted, is_done| {
+            *accesses -= u32::from(one.access.is_some());
+            free(one, is_done);
+        };
         let (mut own, mut is_own_delayed) = (Posted { who: self.newest, ..Posted::default() }, false);
-        while let Some(&(at, one)) = self.posted.front() {
-            if at.wrapping_sub(self.first) > ahead {
-                break;
-            }
-            self.posted.pop_front();
+        while let Some(&(at, one)) = posted.front().filter(|(at, _)| at.wrapping_sub(*first) <= ahead) {
+            posted.pop_front();
             if at == number {
                 own = one;
             }
+            delayed.take().into_iter().for_each(|before| end(before, true));
             // Behind a request that has failed, those before it need not have been done.
-            let is_delayed = self.delays && is_done && one.access.is_some();
-            let over = std::mem::replace(&mut self.delayed, is_delayed.then_some(one));
-            let now = Some((one, is_done)).filter(|_| !is_delayed);
-            for (one, is_done) in over.map(|one| (one, true)).into_iter().chain(now) {
-                self.accesses -= u32::from(one.access.is_some());
-                free(one, is_done);
+            if self.delays && is_done && one.access.is_some() {
+                *delayed = Some(one);
+                is_own_delayed = at == number;
+            } else {
+                end(one, is_done);
             }
-            is_own_delayed = is_delayed && at == number;
         }
         // A message that has used nothing is not among them, and ends what was delayed as any other does.
         if !is_own_delayed {
-            if let Some(one) = self.delayed.take() {
-                self.accesses -= u32::from(one.access.is_some());
-                free(one, true);
-            }
+            delayed.take().into_iter().for_each(|before| end(before, true));
         }
         self.first = number.wrapping_add(1);
         self.is_long_in_use &= self.in_use() > 0;

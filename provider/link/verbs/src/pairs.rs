@@ -21,6 +21,14 @@ const GENERATIONS: u16 = 0x7fff;
 /// Most pairs.
 const MOST: usize = 1 << (GENERATION - NUMBER);
 
+impl Slot {
+    /// What ids of requests have above the number of the request, where the slot has this number.
+    #[inline]
+    fn id(&self, number: u32) -> u64 {
+        u64::from(self.generation) << GENERATION | u64::from(number) << NUMBER
+    }
+}
+
 /// Numbers that no pair has, or that the connection of a pair which was removed before it was closed has.
 #[derive(Debug, Default)]
 struct Unused {
@@ -83,7 +91,7 @@ impl Pairs {
     #[inline]
     pub(crate) fn with_id(&mut self, number: u32) -> Option<(&mut Pair, u64)> {
         let slot = self.slots.get_mut(number as usize)?;
-        let id = u64::from(slot.generation) << GENERATION | u64::from(number) << NUMBER;
+        let id = slot.id(number);
         slot.pair.as_mut().map(|pair| (pair, id))
     }
 
@@ -106,8 +114,7 @@ impl Pairs {
     /// What ids of a pair's requests have above the number of the request.
     #[inline]
     pub(crate) fn id(&self, number: u32) -> u64 {
-        let generation = self.slots[number as usize].generation;
-        u64::from(generation) << GENERATION | u64::from(number) << NUMBER
+        self.slots[number as usize].id(number)
     }
 
     /// The pair that an id is of, and the number of the request; `None`: its pair is gone.
