@@ -60,22 +60,6 @@ fn a_registration_says_by_which_path_it_is_reached() {
     w.end();
 }
 
-/// Whether this test has a process of its own, as its settings are the process's: else it runs in one that ends well.
-fn alone() -> bool {
-    const CHILD: &str = "STRAIT_TEST_ALONE";
-    let is = |name, value: &str| std::env::var(name).is_ok_and(|found| found == value);
-    if is(CHILD, "1") || is("NEXTEST_EXECUTION_MODE", "process-per-test") {
-        return true;
-    }
-    let name = std::thread::current().name().expect("the test's").to_owned();
-    let own = std::env::current_exe().expect("this program");
-    let child = std::process::Command::new(own).args(["--exact", &name]).env(CHILD, "1").output();
-    let child = child.expect("a process");
-    let text = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success() && text.contains("1 passed"), "{text}");
-    false
-}
-
 type Found = (u32, [i32; Path::COUNT], String);
 
 /// What is said of a GPU's memory and of the host's where the links `shm,verbs` have such devices, whose library is
@@ -243,9 +227,9 @@ fn a_registration_of_a_dmabuf_names_that_for_peers() {
     stand_in::program::Program::load("verbs_stand_in");
     let w = World::new(Setting { mr_mode: fi::FI_MR_ALLOCATED, ..Setting::default() });
     let len = 16 << 10;
-    let (fd, base) = super::objects::memfd(len);
+    let (fd, base) = objects::memfd(len);
     let of = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset: 0, len, base_addr: base };
-    let (rc, mr) = super::objects::register_dmabuf(w.domain, of);
+    let (rc, mr) = objects::register_dmabuf(w.domain, of);
     assert_eq!(rc, 0);
     let found = path(&w, mr);
     let said = "sv0 port 1: System by the program's dma-buf, System for peers by the program's dma-buf";

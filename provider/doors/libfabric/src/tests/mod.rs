@@ -43,6 +43,23 @@ macro_rules! call_fid {
 
 pub(crate) use {call, call_fid};
 
+/// Whether this test has a process of its own, as what it sets is the process's: else it is run in one, and
+/// passes there.
+fn alone() -> bool {
+    const CHILD: &str = "STRAIT_TEST_ALONE";
+    let is = |name, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    if is(CHILD, "1") || is("NEXTEST_EXECUTION_MODE", "process-per-test") {
+        return true;
+    }
+    let name = std::thread::current().name().expect("the test's").to_owned();
+    let own = std::env::current_exe().expect("this program");
+    let child = std::process::Command::new(own).args(["--exact", &name]).env(CHILD, "1").output();
+    let child = child.expect("a process");
+    let text = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
 /// Everything of one type that a test opens stays where it is.
 pub(crate) fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))

@@ -177,20 +177,10 @@ fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
     w.end();
 }
 
-/// What the process that has few descriptors has in its environment.
-const FEW: &str = "STRAIT_TEST_FEW_DESCRIPTORS";
-
 #[test]
 fn a_dmabuf_is_registered_by_its_address_where_there_is_no_room_for_a_descriptor() {
-    if std::env::var_os(FEW).is_none() {
-        // The limit is the process's.
-        let own = std::env::current_exe().expect("this program");
-        let name =
-            "tests::objects::a_dmabuf_is_registered_by_its_address_where_there_is_no_room_for_a_descriptor";
-        let child = std::process::Command::new(own).args(["--exact", name]).env(FEW, "1").output();
-        let child = child.expect("a process");
-        let text = String::from_utf8_lossy(&child.stdout);
-        return assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    if !alone() {
+        return;
     }
     let w = World::new(Setting::default());
     let domain = allocated(&w);
