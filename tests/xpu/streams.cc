@@ -7,6 +7,7 @@
  *                                         Strait). Contents are checked after each batch
  *     streams kill KILLS                  a peer is killed while a stream waits for its message: one without a GPU, one whose
  *                                         stream waits, too, in turns
+ *     streams replays WAY REPLAYS         100 exchanges of one graph that is replayed (graph), or queued each time (stream)
  *     streams agent WAY ITERATIONS        the same as exchange, carried by an agent: stream, graph, nodes, cpu
  *     streams agent-kill KILLS            a peer is killed that an agent carries to
  *     streams agent-rest                  how often an agent polls while nothing happens, what it refuses, how it ends
@@ -40,63 +41,7 @@
 #include <strait_fi_stream.h>
 #include <strait_stream.h>
 
-#include "driver.h"
-
-static const char *role = "first";
-#define CHECK_FORMAT "%s: "
-#define CHECK_ARGS role
-#include "must.h"
-
-enum { size = 128, batch = 20, threads = size / 4, limit_s = 60, step = 64 };
-
-/* fill: thread i stores *base + i in word i. answer: thread i stores the complement of word i. next: *base += 64. */
-static const char kernel_text[] = R"(.version 6.0
-.target sm_50
-.address_size 64
-.visible .entry fill(.param .u64 to, .param .u64 base)
-{
-	.reg .b32 %r<4>;
-	.reg .b64 %d<4>;
-	ld.param.u64 %d0, [to];
-	ld.param.u64 %d1, [base];
-	ld.global.u32 %r1, [%d1+0];
-	mov.u32 %r0, %tid.x;
-	add.u32 %r1, %r1, %r0;
-	mov.u32 %r2, 4;
-	mul.wide.u32 %d2, %r0, %r2;
-	add.u64 %d3, %d0, %d2;
-	st.global.u32 [%d3+0], %r1;
-	ret;
-}
-.visible .entry answer(.param .u64 to, .param .u64 from)
-{
-	.reg .b32 %r<4>;
-	.reg .b64 %d<5>;
-	ld.param.u64 %d0, [to];
-	ld.param.u64 %d1, [from];
-	mov.u32 %r0, %tid.x;
-	mov.u32 %r2, 4;
-	mul.wide.u32 %d2, %r0, %r2;
-	add.u64 %d3, %d0, %d2;
-	add.u64 %d4, %d1, %d2;
-	ld.global.u32 %r1, [%d4+0];
-	not.b32 %r1, %r1;
-	st.global.u32 [%d3+0], %r1;
-	ret;
-}
-.visible .entry next(.param .u64 base, .param .u64 by)
-{
-	.reg .b32 %r<3>;
-	.reg .b64 %d<2>;
-	ld.param.u64 %d0, [base];
-	ld.param.u64 %d1, [by];
-	cvt.u32.u64 %r1, %d1;
-	ld.global.u32 %r0, [%d0+0];
-	add.u32 %r0, %r0, %r1;
-	st.global.u32 [%d0+0], %r0;
-	ret;
-}
-)";
+#include "streams/gpu.h"
 
 /* A call that has to fail with that. */
 #define REFUSED(code, call)                                                                                              \
@@ -127,89 +72,6 @@ static void together()
 	char byte = 0;
 	CHECK(send(sock, &byte, 1, 0) == 1 && recv(sock, &byte, 1, MSG_WAITALL) == 1);
 }
-
-/* A GPU's stream, kernels and memory. */
-struct gpu {
-	void *stream = nullptr, *fill = nullptr, *answer = nullptr, *next = nullptr;
-	dptr out = 0, in = 0, base = 0; /* `batch` messages each, in the GPU's memory; the number of the next one */
-
-	void open(int number = -1)
-	{
-		void *ctx = nullptr, *module = nullptr;
-		int gpus = 0;
-		cu("cuInit", 0u);
-		cu("cuDeviceGetCount", &gpus);
-		/* The second process has the second GPU, where there is one. */
-		cu("cuDevicePrimaryCtxRetain", &ctx, gpus > 1 ? number < 0 ? !strcmp(role, "second") : number : 0);
-		cu("cuCtxSetCurrent", ctx);
-		cu("cuStreamCreate", &stream, 1u);
-		cu("cuModuleLoadData", &module, (const char *)kernel_text);
-		cu("cuModuleGetFunction", &fill, module, (const char *)"fill");
-		cu("cuModuleGetFunction", &answer, module, (const char *)"answer");
-		cu("cuModuleGetFunction", &next, module, (const char *)"next");
-		cu("cuMemAlloc_v2", &out, (size_t)size * batch);
-		cu("cuMemAlloc_v2", &in, (size_t)size * batch);
-		cu("cuMemAlloc_v2", &base, (size_t)8);
-		cu("cuMemsetD8_v2", base, (unsigned char)0, (size_t)8);
-		clear();
-	}
-
-	/* What is left of an earlier message is not taken for a later one. */
-	void clear()
-	{
-		cu("cuMemsetD8_v2", in, (unsigned char)0xee, (size_t)size * batch);
-		/* It may return before it is done, and the peer's next message comes by another stream, or by the peer itself. */
-		cu("cuCtxSynchronize");
-	}
-
-	void launch(void *kernel, unsigned count, uint64_t a, uint64_t b)
-	{
-		void *args[] = {&a, &b};
-		cu("cuLaunchKernel", kernel, 1u, 1u, 1u, count, 1u, 1u, 0u, stream, (void **)args, (void **)nullptr);
-	}
-
-	void *at(dptr of, unsigned n) { return (void *)(of + (dptr)n * size); }
-
-	void make(unsigned n)
-	{
-		launch(fill, threads, out + (dptr)n * size, base);
-		launch(next, 1, base, step);
-	}
-
-	void reply(unsigned n) { launch(answer, threads, out + (dptr)n * size, in + (dptr)n * size); }
-
-	void end_of_stream()
-	{
-		const double begin = now();
-		while (!stream_ended(stream)) {
-			CHECK(now() - begin < limit_s);
-			usleep(20);
-		}
-	}
-
-	std::vector<uint32_t> words(dptr of, size_t bytes)
-	{
-		std::vector<uint32_t> all(bytes / 4);
-		cu("cuMemcpyDtoH_v2", (void *)all.data(), of, bytes);
-		return all;
-	}
-
-	/* All messages of a batch, `mask` being what a reply is combined with. */
-	void check(uint64_t first, uint32_t mask)
-	{
-		const std::vector<uint32_t> all = words(in, (size_t)size * batch);
-		for (unsigned n = 0; n < batch * threads; n++)
-			CHECK(all[n] == (((uint32_t)(first + n / threads) * step + n % threads) ^ mask));
-	}
-
-	bool untouched(dptr of, size_t bytes)
-	{
-		for (uint32_t word : words(of, bytes))
-			if (word != 0xeeeeeeee)
-				return false;
-		return true;
-	}
-};
 
 static bool by_agent;
 
@@ -409,6 +271,8 @@ static void exchange(const std::string &way, bool leads, uint64_t iterations)
 		       way.c_str(), (unsigned long long)iterations, took * 1e6 / iterations, spent * 1e6 / iterations,
 		       spent_by_library * 1e6 / iterations, 100 * spent_by_library / took);
 }
+
+#include "streams/replays.h"
 
 /* What the driver has for the same loop: a copy into the peer's buffer, a store of a rising number in host memory and a wait
  * for the peer's. Nothing ends a wait whose peer is gone. */
@@ -1102,6 +966,8 @@ int main(int argc, char **argv)
 			two([&](bool leads) { sizes(leads, (unsigned)atoi(argv[2]), strtoull(argv[3], nullptr, 10)); });
 		else if (what == "busy" && argc == 5)
 			two([&](bool leads) { busy(leads, (unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]), strtoull(argv[4], nullptr, 10)); });
+		else if (what == "replays" && argc == 4)
+			two([&](bool leads) { replays(argv[2], leads, strtoull(argv[3], nullptr, 10)); });
 		else if (what == "words")
 			words();
 		else if (what == "contract")
@@ -1118,7 +984,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams life, streams lanes, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams replays WAY REPLAYS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams life, streams lanes, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

@@ -79,6 +79,11 @@ fn run_by_agent(args: &[&str], mode: &str) {
 }
 
 #[test]
+fn a_graph_of_100_exchanges_is_replayed() {
+    run(&["replays", "graph", "10"]);
+}
+
+#[test]
 fn an_agent_carries_batches_of_streams() {
     run_by_agent(&["agent", "stream", "200"], "auto");
 }
