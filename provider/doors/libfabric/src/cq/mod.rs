@@ -9,7 +9,7 @@ use libfabric_sys as fi;
 use link::turns;
 use runtime::{Wait, Watched};
 
-use crate::domain::{DomainFid, Guard, Shared};
+use crate::domain::{DomainFid, Engine, Guard, Shared};
 use crate::errno::{self, Errno};
 use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, known, obj, publish, put, reclaim, this};
 use crate::wait::Style;
@@ -24,6 +24,7 @@ use place::Place;
 
 /// Entries of a queue whose opener leaves the size open.
 const DEFAULT_SIZE: usize = 8192;
+
 /// After how many reads that found nothing one lets another process have the core, where there may be one for
 /// each.
 const PATIENCE: u32 = 4096;
@@ -99,7 +100,12 @@ impl CqFid {
     /// `buf` has room for `count` entries of the queue's format, `from` is NULL or has for as many
     /// addresses.
     #[inline(never)]
-    unsafe fn read(&self, buf: *mut c_void, count: usize, from: *mut fi::fi_addr_t) -> Result<usize, Errno> {
+    pub(super) unsafe fn read(
+        &self,
+        buf: *mut c_void,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Result<usize, Errno> {
         // SAFETY: the caller's promise.
         unsafe { self.read_inlined::<true>(buf, count, from) }
     }
@@ -117,16 +123,10 @@ impl CqFid {
         count: usize,
         from: *mut fi::fi_addr_t,
     ) -> Result<usize, Errno> {
-        let from = if SOURCES { from } else { std::ptr::null_mut() };
         let mut engine = self.shared.lock_to_poll();
         if !engine.cq_is_empty(self.id) {
-            if count == 0 {
-                // SAFETY: the caller's promise.
-                return unsafe { self.read_any(engine, buf, count, from) };
-            }
-            self.progress_at_last(&mut engine);
             // SAFETY: the caller's promise.
-            return unsafe { self.take(engine, buf, count, from) };
+            return unsafe { self.read_standing::<SOURCES>(engine, buf, count, from) };
         }
         self.taken.store(0, Ordering::Relaxed);
         // No ring is looked at: there is nothing to wait for.
@@ -135,37 +135,71 @@ impl CqFid {
             self.batch.store(1, Ordering::Relaxed);
             return Err(Errno::AGAIN);
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.read_next::<SOURCES>(engine, buf, count, from) }
+    }
+
+    /// Reads a queue that has entries.
+    ///
+    /// # Safety
+    /// As for [`CqFid::read`].
+    #[inline(always)]
+    unsafe fn read_standing<const SOURCES: bool>(
+        &self,
+        mut engine: Guard<'_>,
+        buf: *mut c_void,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Result<usize, Errno> {
+        let from = if SOURCES { from } else { std::ptr::null_mut() };
+        if count == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.read_any(engine, buf, count, from) };
+        }
+        self.progress_at_last(&mut engine);
+        // SAFETY: the caller's promise.
+        unsafe { self.take(engine, buf, count, from) }
+    }
+
+    /// Reads a queue that has none.
+    ///
+    /// # Safety
+    /// As for [`CqFid::read`].
+    #[inline(always)]
+    unsafe fn read_next<const SOURCES: bool>(
+        &self,
+        mut engine: Guard<'_>,
+        buf: *mut c_void,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Result<usize, Errno> {
+        let from = if SOURCES { from } else { std::ptr::null_mut() };
         // A stream of messages is read by batches; a single one is handed on at once.
         let batch = self.batch.load(Ordering::Relaxed);
-        let (mut n, most, mut detours) = (0, count.min(batch), 0);
+        let most = count.min(batch);
         if most == 0 {
             // SAFETY: the caller's promise.
             return unsafe { self.read_any(engine, buf, count, from) };
         }
-        while n < most {
-            // SAFETY: `n < count`, for which the caller promised room.
-            match engine.poll_fast(self.id, &mut unsafe { self.place(buf, from, n) }) {
-                PollFast::Message => n += 1,
-                PollFast::Other | PollFast::Unknown if n == 0 => {
-                    // SAFETY: the caller's promise.
-                    return unsafe { self.read_any(engine, buf, count, from) };
-                }
-                PollFast::Kept => {
-                    detours += engine.kept();
-                    // Answers may have completed operations.
-                    if n == 0 && !engine.cq_is_empty(self.id) {
-                        // SAFETY: the caller's promise.
-                        return unsafe { self.read_any(engine, buf, count, from) };
-                    }
-                    // What is waited for may be in the next ring. A caller that gets nothing perhaps lets
-                    // another process have the core.
-                    if n > 0 || detours >= DETOURS {
-                        break;
-                    }
-                }
-                _ => break,
-            }
+        // SAFETY: the caller promised room for one.
+        let first = engine.poll_fast(self.id, &mut unsafe { self.place(buf, from, 0) });
+        if first == PollFast::Message && most == 1 {
+            engine.leave();
+            self.batch.store(if batch == 1 { 2 } else { 1 }, Ordering::Relaxed);
+            return Ok(1);
         }
+        if first == PollFast::Nothing {
+            engine.leave();
+            self.batch.store(1, Ordering::Relaxed);
+            self.wait_a_little();
+            return Err(Errno::AGAIN);
+        }
+        // SAFETY: `most` is no more than `count`, for which the caller promised room.
+        let n = match unsafe { self.poll_on(&mut engine, first, buf, most, from) } {
+            Some(n) => n,
+            // SAFETY: the caller's promise.
+            None => return unsafe { self.read_any(engine, buf, count, from) },
+        };
         engine.leave();
         if n == 0 {
             self.batch.store(1, Ordering::Relaxed);
@@ -176,11 +210,52 @@ impl CqFid {
         Ok(n)
     }
 
+    /// Goes on behind the first poll of a read, which has found this: up to how many messages the read has taken,
+    /// or `None` if there is none and the general way is to look.
+    ///
+    /// # Safety
+    /// As for [`CqFid::read`], `most` in the place of `count`.
+    #[inline(never)]
+    unsafe fn poll_on(
+        &self,
+        engine: &mut Engine,
+        first: PollFast,
+        buf: *mut c_void,
+        most: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Option<usize> {
+        let (mut n, mut detours, mut found) = (0, 0, first);
+        loop {
+            match found {
+                PollFast::Message => n += 1,
+                PollFast::Other | PollFast::Unknown if n == 0 => return None,
+                PollFast::Kept => {
+                    detours += engine.kept();
+                    // Answers may have completed operations.
+                    if n == 0 && !engine.cq_is_empty(self.id) {
+                        return None;
+                    }
+                    // What is waited for may be in the next ring. A caller that gets nothing perhaps lets
+                    // another process have the core.
+                    if n > 0 || detours >= DETOURS {
+                        return Some(n);
+                    }
+                }
+                _ => return Some(n),
+            }
+            if n >= most {
+                return Some(n);
+            }
+            // SAFETY: `n < most`, for which the caller promised room.
+            found = engine.poll_fast(self.id, &mut unsafe { self.place(buf, from, n) });
+        }
+    }
+
     /// A read that finds entries takes them, and makes no progress. So that a program hears of its peers
     /// whose every read finds the completion of what it has just posted, one of some such reads in a row
     /// makes progress first.
     #[inline(always)]
-    fn progress_at_last(&self, engine: &mut Guard<'_>) {
+    fn progress_at_last(&self, engine: &mut Engine) {
         let taken = self.taken.load(Ordering::Relaxed);
         if taken < TAKEN_IN_A_ROW {
             return self.taken.store(taken + 1, Ordering::Relaxed);
@@ -192,7 +267,7 @@ impl CqFid {
     /// stream it would take longer than they do, and end what the engine has found out about it.
     #[cold]
     #[inline(never)]
-    fn progress_between(&self, engine: &mut Guard<'_>) {
+    fn progress_between(&self, engine: &mut Engine) {
         self.taken.store(0, Ordering::Relaxed);
         let tick = (turns::tick() / 1_000_000) as u32;
         if self.tick.swap(tick, Ordering::Relaxed) != tick {
