@@ -214,7 +214,7 @@ impl<L: RmaLink> IncomingMessages<'_, L> {
         if !target.takes(message.len) {
             return Fast::Other;
         }
-        if !self.net.link.take(frame, off, target.span) {
+        if !self.net.take(frame, off, target.span, message.len) {
             return Fast::Other;
         }
         matcher.forget_posted(at);
@@ -327,7 +327,7 @@ impl<L: RmaLink> IncomingMessages<'_, L> {
     ) -> bool {
         let target = Target { span, ctx: op.ctx, report: self.bind.reports(op.flags) };
         if let Some(message) = self.fitting(frame, &target, &op.pattern) {
-            if self.net.link.take(frame, Head::LEN, span) {
+            if self.net.take(frame, Head::LEN, span, message.len) {
                 core.rest = rest;
                 self.deliver(core, &message, &target, Queue);
                 return true;
