@@ -15,6 +15,7 @@ pub struct Config {
 
 /// Counters of an endpoint, by what they count.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct Cntrs {
     /// Sends.
     pub send: Option<CntrId>,

@@ -128,35 +128,36 @@ impl Limit {
     }
 }
 
-/// Everything of a domain but its endpoints.
+/// Everything of a domain but its endpoints. What each message touches comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Core {
-    pub(crate) config: Config,
     pub(crate) cqs: Slab<Cq>,
-    pub(crate) cntrs: Slab<Cntr>,
     pub(crate) rxs: Slab<RxContext>,
-    pub(crate) mrs: Registrations,
     /// Counters that have changed and were armed: deferred work waits for them.
     pub(crate) changed: Vec<CntrId>,
-    /// For what waits.
-    pub(crate) buffers: Buffers,
+    /// Polls that take nothing in: a receive has completed, and none is posted. See `endpoint::plain`.
+    pub(crate) rest: u8,
     /// An address vector has had one address under two indices.
     pub(crate) aliases: bool,
+    /// What calls of progress are to go on with behind what the links bring.
+    pub(crate) later: Later,
+    pub(crate) config: Config,
+    pub(crate) cntrs: Slab<Cntr>,
+    pub(crate) mrs: Registrations,
+    /// For what waits.
+    pub(crate) buffers: Buffers,
     /// Bytes that waiting messages take up, and how many may before peers have to pause.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
     /// How much peers may have the domain keep in all.
     pub(crate) limit: Limit,
-    /// Polls that take nothing in: a receive has completed, and none is posted. See `endpoint::plain`.
-    pub(crate) rest: u8,
     /// See [`crate::Domain::kept`].
     pub(crate) kept: u32,
     /// How long calls wait for a peer that is inside an access.
     pub(crate) patience: Patience,
     /// Registrations are of memory that stays until they are closed, here and at peers.
     pub(crate) lasting: bool,
-    /// What calls of progress are to go on with behind what the links bring.
-    pub(crate) later: Later,
 }
 
 impl Core {

@@ -26,6 +26,7 @@ use link_api::RmaLink;
 /// Endpoints and all that they share. It is driven by one thread at a time: a provider puts its lock
 /// around it.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Domain<L> {
     opened: Opened<L>,
     deferred: DeferredWork,
@@ -276,7 +277,7 @@ impl<L: RmaLink> Domain<L> {
             return;
         };
         let mut rx = RxContext::new(false);
-        rx.eps.push(ep);
+        rx.add_ep(ep);
         e.set_collective(RxId(self.opened.core.rxs.insert(rx)));
     }
 

@@ -79,39 +79,40 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What a completion is of.
+    /// What a completion is of. A provider whose interface has a bit for each of these passes them on as they are,
+    /// where the values are the same.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct What: u32 {
         /// Message without a tag.
-        const MSG = 1 << 0;
+        const MSG = 1 << 1;
         /// Tagged message.
-        const TAGGED = 1 << 1;
+        const TAGGED = 1 << 3;
         /// RMA.
         const RMA = 1 << 2;
         /// Atomic.
-        const ATOMIC = 1 << 3;
+        const ATOMIC = 1 << 4;
         /// The local side sent.
-        const SEND = 1 << 4;
+        const SEND = 1 << 11;
         /// The local side received.
-        const RECV = 1 << 5;
+        const RECV = 1 << 10;
         /// Initiated here, reads the peer's memory.
-        const READ = 1 << 6;
+        const READ = 1 << 8;
         /// Initiated here, writes the peer's memory.
-        const WRITE = 1 << 7;
+        const WRITE = 1 << 9;
         /// A peer read memory here.
-        const REMOTE_READ = 1 << 8;
+        const REMOTE_READ = 1 << 12;
         /// A peer wrote memory here.
-        const REMOTE_WRITE = 1 << 9;
+        const REMOTE_WRITE = 1 << 13;
         /// `data` is remote CQ data.
-        const REMOTE_CQ_DATA = 1 << 10;
+        const REMOTE_CQ_DATA = 1 << 17;
         /// The multi-receive buffer is given back with this entry.
-        const MULTI_RECV = 1 << 11;
+        const MULTI_RECV = 1 << 16;
         /// The message was claimed by a peek.
-        const CLAIM = 1 << 12;
+        const CLAIM = 1 << 27;
         /// Collective operation.
-        const COLLECTIVE = 1 << 13;
+        const COLLECTIVE = 1 << 6;
         /// A part of one, of which the application has no completion.
-        const PART = 1 << 14;
+        const PART = 1 << 28;
     }
 }
 

@@ -41,12 +41,10 @@ pub enum Progress {
 }
 
 /// What is under the lock.
+#[repr(C)]
 struct State<L: RmaLink> {
-    engine: Domain<L>,
     /// Leaving takes more than unlocking: a caller or the progress thread sleeps.
     watched: bool,
-    /// What the progress thread sleeps on, where there is one.
-    progress: Option<Arc<Wait>>,
     /// The progress thread sleeps, and was not woken yet.
     asleep: bool,
     /// The thread that is in is the progress thread, which needs no waking.
@@ -55,6 +53,9 @@ struct State<L: RmaLink> {
     armed_now: bool,
     /// The progress thread runs: it arms the links again when other threads' calls have ceased.
     kept: bool,
+    engine: Domain<L>,
+    /// What the progress thread sleeps on, where there is one.
+    progress: Option<Arc<Wait>>,
     /// Those that sleep, or are about to, and for what: each is woken once.
     sleepers: Vec<(Watched, Arc<Wait>)>,
     /// Endpoints of a poisoned domain that are still to be closed.
@@ -86,14 +87,14 @@ impl<L: RmaLink> Runtime<L> {
     /// [`catch`]: crate::catch
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, L> {
-        Guard { state: self.lock.lock() }
+        Guard { state: self.lock.lock(|| ()) }
     }
 
-    /// As [`Runtime::lock`], for a call by which the application makes progress itself.
+    /// As [`Runtime::lock`], for a call by which the application makes progress itself. A domain whose caller
+    /// keeps its calls apart has no progress thread.
     #[inline(always)]
     pub fn lock_to_poll(&self) -> Guard<'_, L> {
-        self.polled();
-        self.lock()
+        Guard { state: self.lock.lock(|| self.polled()) }
     }
 
     /// As [`Runtime::lock`], but a poisoned domain is an error.
@@ -121,7 +122,7 @@ impl<L: RmaLink> Runtime<L> {
 
     /// As [`Runtime::lock`], for the progress thread, which needs no waking.
     pub(crate) fn lock_for_progress_thread(&self) -> Guard<'_, L> {
-        let mut state = self.lock.lock();
+        let mut state = self.lock.lock(|| ());
         state.by_progress_thread = true;
         // So that the guard's end resets it.
         state.watched = true;
@@ -378,31 +379,12 @@ impl<L: RmaLink> Guard<'_, L> {
 
     /// Leaves: the end of those calls that count, which need not ask whether they panic.
     #[inline(always)]
-    pub fn leave(self) {
-        if !self.state.watched {
-            // Nothing but the lock is given back, below.
-            let this = ManuallyDrop::new(self);
-            this.state.leave();
+    pub fn leave(mut self) {
+        if self.state.watched {
+            notify(self.state.apart());
         }
-    }
-
-    #[cold]
-    fn notify(&mut self) {
-        let state = &mut *self.state;
-        if std::thread::panicking() {
-            // What they wait for may never come; they look, and hear why.
-            state.sleepers.iter().for_each(|(_, wait)| wait.raise_own());
-        } else if !state.sleepers.is_empty() {
-            state.wake();
-        }
-        state.armed_now = false;
-        // What was done may leave more to do.
-        if let (false, Some(wait)) = (std::mem::take(&mut state.by_progress_thread), &state.progress) {
-            if std::mem::take(&mut state.asleep) {
-                wait.raise();
-            }
-        }
-        state.watched = state.asleep || !state.sleepers.is_empty();
+        // Nothing but the lock is given back.
+        ManuallyDrop::new(self).state.leave();
     }
 
     /// Whether the progress thread runs.
@@ -444,6 +426,26 @@ impl<L: RmaLink> Guard<'_, L> {
     }
 }
 
+/// The guard goes, and there are sleepers, or the progress thread sleeps.
+#[cold]
+#[inline(never)]
+fn notify<L: RmaLink>(mut state: lock::Apart<'_, State<L>>) {
+    let state = &mut *state;
+    if std::thread::panicking() {
+        // What they wait for may never come; they look, and hear why.
+        state.sleepers.iter().for_each(|(_, wait)| wait.raise_own());
+    } else if !state.sleepers.is_empty() {
+        state.wake();
+    }
+    state.armed_now = false;
+    // What was done may leave more to do.
+    if let (false, Some(wait)) = (std::mem::take(&mut state.by_progress_thread), &state.progress) {
+        if std::mem::take(&mut state.asleep) {
+            wait.raise();
+        }
+    }
+    state.watched = state.asleep || !state.sleepers.is_empty();
+}
 impl<L: RmaLink> Deref for Guard<'_, L> {
     type Target = Domain<L>;
     #[inline]
@@ -463,7 +465,7 @@ impl<L: RmaLink> Drop for Guard<'_, L> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.state.watched {
-            self.notify();
+            notify(self.state.apart());
         }
     }
 }

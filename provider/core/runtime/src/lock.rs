@@ -26,20 +26,25 @@ const KEPT: u32 = 2;
 const PARKED: u32 = 4;
 /// A panic has been inside: no thread may enter any more.
 const DEAD: u32 = 8;
+/// `FREE` and `HELD` of a lock whose callers serialize. Such a lock is entered and left by one comparison, which
+/// says at once that it is of that sort and that no thread is in.
+const OPEN: u32 = 16;
+const IN: u32 = 17;
 
 const SPINS: u32 = 200;
 const YIELDS: u32 = 10;
 
-/// A value only one thread at a time gets at.
+/// A value only one thread at a time gets at. The state and the beginning of the value are on one cache line.
+#[repr(C, align(64))]
 pub(crate) struct Lock<T> {
     state: AtomicU32,
     parked: AtomicU32,
     shared: bool,
     /// The process that made it.
     pid: u32,
+    value: ManuallyDrop<UnsafeCell<T>>,
     /// Held by the thread that has the value of a lock that is dead.
     remains: Mutex<()>,
-    value: ManuallyDrop<UnsafeCell<T>>,
 }
 
 // SAFETY: `Guard` is the only way to the value. Where `shared`, the lock protocol lets one guard
@@ -66,14 +71,24 @@ impl<T> Lock<T> {
     /// next as a synchronization between threads has it.
     pub(crate) unsafe fn serialized(value: T) -> Self {
         let mut lock = Lock::shared(value);
-        lock.shared = false;
+        (lock.state, lock.shared) = (AtomicU32::new(OPEN), false);
         lock
     }
 
-    /// Enters. Unwinds with [`Poisoned`] if a panic has been inside before.
+    /// What the state is while no thread is in.
+    fn free(&self) -> u32 {
+        if self.shared { FREE } else { OPEN }
+    }
+
+    /// Enters. Unwinds with [`Poisoned`] if a panic has been inside before. `first`: what a thread does first
+    /// that enters a lock which several may enter at once.
     #[inline(always)]
-    pub(crate) fn lock(&self) -> Guard<'_, T> {
-        if !self.enter_at_once() {
+    pub(crate) fn lock(&self, first: impl FnOnce()) -> Guard<'_, T> {
+        if self.enter_serialized() {
+            return Guard { lock: self, exclusive: PhantomData };
+        }
+        first();
+        if !self.step(FREE, HELD) {
             self.wait_or_unwind();
         }
         Guard { lock: self, exclusive: PhantomData }
@@ -98,7 +113,7 @@ impl<T> Lock<T> {
             return Err(Poisoned);
         }
         // Not `then_some`: the guard of a lock that another thread holds would be made, and free it.
-        Ok(self.step(FREE, HELD).then(|| Guard { lock: self, exclusive: PhantomData }))
+        Ok(self.step(self.free(), HELD).then(|| Guard { lock: self, exclusive: PhantomData }))
     }
 
     /// The value, once a panic has been inside, to one thread at a time: it may be in any state. `None`:
@@ -113,16 +128,18 @@ impl<T> Lock<T> {
 
     #[inline(always)]
     fn enter_at_once(&self) -> bool {
-        if self.shared {
-            return self.step(FREE, HELD);
+        self.enter_serialized() || self.step(FREE, HELD)
+    }
+
+    /// Enters a lock whose callers serialize, without an atomic exchange. The state finds the one that does
+    /// not keep that promise, nearly always, and then waits as in a shared lock.
+    #[inline(always)]
+    fn enter_serialized(&self) -> bool {
+        let open = self.state.load(Ordering::Relaxed) == OPEN;
+        if open {
+            self.state.store(IN, Ordering::Relaxed);
         }
-        // No atomic exchange: the caller serializes. The flag finds the one that does
-        // not keep that promise, nearly always, and then waits as in a shared lock.
-        let free = self.state.load(Ordering::Relaxed) == FREE;
-        if free {
-            self.state.store(HELD, Ordering::Relaxed);
-        }
-        free
+        open
     }
 
     #[inline(always)]
@@ -142,14 +159,15 @@ impl<T> Lock<T> {
         if self.state.load(Ordering::Relaxed) == DEAD {
             return Err(Poisoned);
         }
+        let free = self.free();
         for _ in 0..SPINS {
-            if self.state.load(Ordering::Relaxed) == FREE && self.step(FREE, HELD) {
+            if self.state.load(Ordering::Relaxed) == free && self.step(free, HELD) {
                 return Ok(());
             }
             spin_loop();
         }
         for _ in 0..YIELDS {
-            if self.state.load(Ordering::Relaxed) == FREE && self.step(FREE, HELD) {
+            if self.state.load(Ordering::Relaxed) == free && self.step(free, HELD) {
                 return Ok(());
             }
             std::thread::yield_now();
@@ -161,15 +179,15 @@ impl<T> Lock<T> {
         self.parked.fetch_add(1, Ordering::SeqCst);
         loop {
             match self.state.load(Ordering::SeqCst) {
-                s @ (FREE | KEPT) => {
+                s @ (FREE | OPEN | KEPT) => {
                     // The mark is set whether or not others are parked: `leave` looks again.
                     if self.step(s, HELD | PARKED) {
                         break;
                     }
                 }
-                HELD => {
-                    let _ =
-                        self.state.compare_exchange(HELD, HELD | PARKED, Ordering::SeqCst, Ordering::SeqCst);
+                s @ (HELD | IN) => {
+                    let parked = HELD | PARKED;
+                    let _ = self.state.compare_exchange(s, parked, Ordering::SeqCst, Ordering::SeqCst);
                 }
                 DEAD => {
                     self.parked.fetch_sub(1, Ordering::SeqCst);
@@ -187,15 +205,26 @@ impl<T> Lock<T> {
 
     #[inline(always)]
     fn leave(&self) {
-        if self.shared {
-            if self.state.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_err() {
-                self.hand_over();
-            }
-        } else if self.state.load(Ordering::Relaxed) == HELD {
-            self.state.store(FREE, Ordering::Relaxed);
-        } else {
+        if self.state.load(Ordering::Relaxed) == IN {
+            self.state.store(OPEN, Ordering::Relaxed);
+        } else if self
+            .state
+            .compare_exchange(HELD, self.free(), Ordering::Release, Ordering::Relaxed)
+            .is_err()
+        {
             self.hand_over();
         }
+    }
+
+    /// Leaves, or ends the lock where this thread panics.
+    #[inline(never)]
+    fn leave_or_die(&self) {
+        if std::thread::panicking() {
+            self.state.store(DEAD, Ordering::SeqCst);
+            futex_wake(&self.state);
+            return;
+        }
+        self.leave();
     }
 
     #[cold]
@@ -203,10 +232,10 @@ impl<T> Lock<T> {
         if self.parked.load(Ordering::SeqCst) > 0 {
             self.state.store(KEPT, Ordering::SeqCst);
         } else {
-            self.state.store(FREE, Ordering::SeqCst);
+            self.state.store(self.free(), Ordering::SeqCst);
         }
-        // A thread that parks from here on finds FREE or KEPT before it sleeps. One that counted
-        // itself after the load above and marked `HELD` before the store sleeps on a value that is
+        // A thread that parks from here on finds FREE, OPEN or KEPT before it sleeps. One that counted
+        // itself after the load above and marked the state before the store sleeps on a value that is
         // gone: the wake below, or the kernel's comparison, brings it back.
         futex_wake(&self.state);
     }
@@ -291,17 +320,40 @@ impl<T> Guard<'_, T> {
     pub(crate) fn leave(&self) {
         self.lock.leave();
     }
+
+    /// What the guard gives access to, in a value of its own: for a call that is seldom made, and that would
+    /// have the guard in memory where it is not made.
+    #[inline(always)]
+    pub(crate) fn apart(&mut self) -> Apart<'_, T> {
+        Apart { lock: self.lock, exclusive: PhantomData }
+    }
+}
+
+/// A guard that is borrowed: it does not leave.
+pub(crate) struct Apart<'a, T> {
+    lock: &'a Lock<T>,
+    exclusive: PhantomData<&'a mut T>,
+}
+
+impl<T> Deref for Apart<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: it has borrowed the guard that exists, and no other one does.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Apart<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.lock.value.get() }
+    }
 }
 
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.lock.state.store(DEAD, Ordering::SeqCst);
-            futex_wake(&self.lock.state);
-            return;
-        }
-        self.lock.leave();
+        self.lock.leave_or_die();
     }
 }
 
@@ -329,170 +381,5 @@ fn futex_wake(word: &AtomicU32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::atomic::AtomicBool;
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn one_thread_is_in_at_a_time() {
-        let lock = Lock::shared([0u64; 2]);
-        thread::scope(|s| {
-            for _ in 0..4 {
-                s.spawn(|| {
-                    for _ in 0..20_000 {
-                        let mut both = lock.lock();
-                        both[0] += 1;
-                        let seen = both[0];
-                        both[1] = seen;
-                    }
-                });
-            }
-        });
-        assert_eq!(*lock.lock(), [80_000; 2]);
-    }
-
-    #[test]
-    fn a_parked_thread_enters_before_the_one_that_unlocked_may_again() {
-        let lock = Lock::shared(());
-        for _ in 0..200 {
-            let been_in = AtomicBool::new(false);
-            thread::scope(|s| {
-                let guard = lock.lock();
-                s.spawn(|| {
-                    let _guard = lock.lock();
-                    been_in.store(true, Ordering::SeqCst);
-                });
-                while lock.state.load(Ordering::SeqCst) != HELD | PARKED {
-                    thread::yield_now();
-                }
-                drop(guard);
-                // A tight loop: it does not park, so the lock is not reserved for it.
-                while !lock.enter_at_once() {
-                    thread::yield_now();
-                }
-                let second = been_in.load(Ordering::SeqCst);
-                lock.leave();
-                assert!(second, "the thread that unlocked came first");
-            });
-        }
-    }
-
-    #[test]
-    fn all_parked_threads_enter_in_the_end() {
-        let (lock, polls) = (Lock::shared(0u64), AtomicU32::new(0));
-        let stop = AtomicBool::new(false);
-        thread::scope(|s| {
-            for _ in 0..3 {
-                s.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        *lock.lock() += 1;
-                        polls.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-            }
-            for _ in 0..50 {
-                drop(lock.lock());
-                let seen = polls.load(Ordering::Relaxed);
-                while polls.load(Ordering::Relaxed) == seen {
-                    thread::yield_now();
-                }
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
-    }
-
-    #[test]
-    fn a_panic_inside_ends_it_for_all() {
-        // SAFETY: one thread has it.
-        let serialized = unsafe { Lock::serialized(()) };
-        for lock in [serialized, Lock::shared(())] {
-            let end = |what: &dyn Fn()| catch_unwind(AssertUnwindSafe(what)).unwrap_err();
-            end(&|| {
-                let _guard = lock.lock();
-                std::panic::resume_unwind(Box::new("first"));
-            });
-            for _ in 0..2 {
-                assert!(end(&|| drop(lock.lock())).is::<Poisoned>());
-                assert!(lock.enter().is_err());
-            }
-        }
-    }
-
-    #[test]
-    fn a_forked_child_does_not_wait_for_a_thread_that_it_has_not() {
-        let lock = Lock::shared(());
-        let guard = lock.lock();
-        // SAFETY: the child enters, which touches nothing else that another thread may have locked, and ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: nothing of this process is run or written any more; should it wait, it is ended.
-            unsafe {
-                libc::alarm(20);
-                libc::_exit(i32::from(lock.enter().is_ok()));
-            }
-        }
-        let mut status = 0;
-        // SAFETY: a child of ours, and a place for what became of it.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
-        drop(guard);
-        assert!(lock.enter().is_ok());
-    }
-
-    /// The thread of the test is not the only one.
-    #[test]
-    fn at_exit_no_thread_enters_beside_another_one() {
-        let lock = Lock::shared(());
-        assert!(matches!(lock.enter_at_exit(), Ok(Some(_))));
-        let guard = lock.lock();
-        assert!(matches!(lock.enter_at_exit(), Ok(None)));
-        drop(guard);
-        assert!(matches!(lock.enter_at_exit(), Ok(Some(_))));
-        let other = thread::spawn(thread::park);
-        // SAFETY: one thread has it.
-        let serialized = unsafe { Lock::serialized(()) };
-        assert!(serialized.enter_at_exit().is_err(), "the other one may be in, for all that is known");
-        other.thread().unpark();
-        other.join().unwrap();
-        lock.state.store(DEAD, Ordering::SeqCst);
-        assert!(lock.enter_at_exit().is_err());
-    }
-
-    #[test]
-    fn at_exit_a_forked_child_enters_nothing_of_its_parents() {
-        let lock = Lock::shared(());
-        // SAFETY: the child looks at the lock, and ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: nothing of this process is run or written any more.
-            unsafe { libc::_exit(i32::from(lock.enter_at_exit().is_ok())) };
-        }
-        let mut status = 0;
-        // SAFETY: a child of ours, and a place for what became of it.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
-    }
-
-    #[test]
-    fn a_panic_inside_ends_the_wait_of_parked_threads() {
-        let lock = Lock::shared(());
-        thread::scope(|s| {
-            let guard = lock.lock();
-            let waiters = [(); 3].map(|()| s.spawn(|| lock.enter().is_err()));
-            while lock.parked.load(Ordering::SeqCst) < 3 {
-                thread::yield_now();
-            }
-            let inside = catch_unwind(AssertUnwindSafe(move || {
-                let _guard = guard;
-                std::panic::resume_unwind(Box::new("inside"));
-            }));
-            assert!(inside.is_err());
-            for waiter in waiters {
-                assert!(waiter.join().unwrap(), "a parked thread entered a poisoned lock");
-            }
-        });
-    }
-}
+#[path = "lock_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@ use std::ops::{Index, IndexMut};
 /// Peers, whose numbers are their places in the list; a number that was given back is used again. `N` is a
 /// name.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Book<N, P> {
     list: Vec<P>,
     ids: HashMap<N, u32>,

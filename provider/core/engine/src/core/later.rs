@@ -14,6 +14,7 @@ bitflags::bitflags! {
 
 /// See the module. In most domains there is nothing, which one byte says.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Later {
     waits: Waits,
     done: Vec<Completion>,

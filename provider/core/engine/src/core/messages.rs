@@ -13,12 +13,18 @@ use link_api::PeerId;
 pub(crate) struct RecvOp {
     pub(crate) pattern: Pattern,
     pub(crate) iov: Spans,
-    pub(crate) len: usize,
     pub(crate) ctx: Ctx,
     pub(crate) flags: OpFlags,
     /// Of a multi-receive buffer: its state in [`RxContext::multi`].
     pub(crate) multi: Option<u64>,
     pub(crate) tally: Tally,
+}
+
+impl RecvOp {
+    /// Bytes of its buffers.
+    pub(crate) fn len(&self) -> usize {
+        hmem::total(&self.iov)
+    }
 }
 
 impl Posted for RecvOp {
@@ -122,8 +128,14 @@ impl Waiting for Message {
 }
 
 /// What receives are posted to.
+/// What each message touches comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct RxContext {
+    /// See [`RxContext::is_late`].
+    late: u8,
+    /// Its endpoint, if it has one alone.
+    sole: Option<EpId>,
     pub(crate) tagged: Matcher<RecvOp, Message>,
     pub(crate) plain: Matcher<RecvOp, Message>,
     pub(crate) claimed: Vec<(Ctx, Message)>,
@@ -131,8 +143,6 @@ pub(crate) struct RxContext {
     pub(crate) min_multi_recv: usize,
     pub(crate) eps: Vec<EpId>,
     pub(crate) shared: bool,
-    /// See [`RxContext::is_late`].
-    late: u8,
 }
 
 /// So many messages in a row that were there before their receive are a stream. Of a peer that is answered
@@ -156,6 +166,7 @@ impl RxContext {
             multi: crate::pool::Pool::with_capacity(0),
             min_multi_recv: 64,
             eps: Vec::new(),
+            sole: None,
             shared,
             late: 0,
         }
@@ -170,7 +181,23 @@ impl RxContext {
     /// Its endpoint, if it has one alone.
     #[inline(always)]
     pub(crate) fn sole(&self) -> Option<EpId> {
-        if let &[ep] = &self.eps[..] { Some(ep) } else { None }
+        self.sole
+    }
+
+    /// An endpoint receives by it.
+    pub(crate) fn add_ep(&mut self, ep: EpId) {
+        self.eps.push(ep);
+        self.note_sole();
+    }
+
+    /// An endpoint receives by it no more.
+    pub(crate) fn remove_ep(&mut self, ep: EpId) {
+        self.eps.retain(|e| *e != ep);
+        self.note_sole();
+    }
+
+    fn note_sole(&mut self) {
+        self.sole = if let &[ep] = &self.eps[..] { Some(ep) } else { None };
     }
 
     /// Polls that take nothing in, now that a message has gone to a receive.

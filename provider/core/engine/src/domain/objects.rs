@@ -115,7 +115,7 @@ impl<L: RmaLink> Domain<L> {
         let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs, self.opened.core.limit.budget());
         let id = EpId(self.opened.eps.insert(ep));
         if let Some(rx) = self.opened.core.rxs.get_mut(rx.at()) {
-            rx.eps.push(id);
+            rx.add_ep(id);
         }
         self.hold_ep(tx_cq, rx_cq, &cntrs, true);
         if let (Some(ep), Some(vector)) = (self.opened.eps.get_mut(id.at()), self.opened.avs.get_mut(av.at()))
@@ -252,7 +252,7 @@ impl<L: RmaLink> Domain<L> {
             self.opened.core.rxs.remove(rx.at());
         }
         let Some(rx) = self.opened.core.rxs.get_mut(ep.bind.rx().at()) else { return Ok(ep.net.link) };
-        rx.eps.retain(|e| *e != id);
+        rx.remove_ep(id);
         if !rx.shared {
             self.opened.core.rxs.remove(ep.bind.rx().at());
         } else {

@@ -1,7 +1,5 @@
 //! Messages that wait, before they are received: FI_PEEK, FI_CLAIM and FI_DISCARD of fi_tagged(3).
 
-use hmem::total;
-
 use super::opened::Opened;
 use crate::core::{Message, RecvOp, Tally};
 use crate::types::*;
@@ -84,7 +82,6 @@ impl<L: RmaLink> Opened<L> {
         let recv = RecvOp {
             pattern: op.pattern,
             iov: op.iov.into(),
-            len: total(op.iov),
             ctx: op.ctx,
             flags: op.flags,
             multi: None,

@@ -44,7 +44,7 @@ fn add_messages<L: RmaLink>(
             endpoint: own,
             peer: named(op.pattern.src),
             tag: op.pattern.tag,
-            len: op.len,
+            len: op.len(),
             done: 0,
             state: if op.multi.is_some() { "a buffer for several messages" } else { "" },
         });

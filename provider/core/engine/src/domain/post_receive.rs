@@ -1,7 +1,7 @@
 //! How a receive is posted: it takes a message that waits, or the next one of the ring, or is kept until its
 //! message comes. How it is taken back.
 
-use hmem::{Span, total};
+use hmem::Span;
 
 use super::opened::Opened;
 use crate::core::{Multi, RecvOp, RxContext, Spans, Tally};
@@ -24,7 +24,6 @@ fn post_to(
     context.matcher(tag.is_some()).post(src, || RecvOp {
         pattern: Pattern { src, tag },
         iov: Spans::One(span),
-        len: span.len(),
         ctx,
         flags,
         multi: None,
@@ -158,8 +157,7 @@ impl<L: RmaLink> Opened<L> {
     /// Posts a receive, or completes it with a message that waits.
     pub(super) fn recv(&mut self, rx: RxId, op: &Recv<'_>, tally: Tally) -> Result<(), Error> {
         let (pattern, ctx, flags) = (op.pattern, op.ctx, op.flags);
-        let (iov, len) = (op.iov.into(), total(op.iov));
-        self.receive(rx, RecvOp { pattern, iov, len, ctx, flags, multi: None, tally })
+        self.receive(rx, RecvOp { pattern, iov: op.iov.into(), ctx, flags, multi: None, tally })
     }
 
     fn receive(&mut self, rx: RxId, mut recv: RecvOp) -> Result<(), Error> {

@@ -105,7 +105,7 @@ impl Bind {
         what.set(What::PART, recv.flags.contains(OpFlags::PART));
         let mut matched = MatchedRecv {
             iov: Spans::NONE,
-            room: recv.len,
+            room: recv.len(),
             entry: Completion {
                 ctx: recv.ctx,
                 what: if meta.data.is_some() { what | What::REMOTE_CQ_DATA } else { what },
@@ -131,13 +131,13 @@ impl Bind {
             matched.iov = recv.iov.clone();
             return (matched, true);
         };
-        let room = recv.len - multi.used;
+        let room = recv.len() - multi.used;
         matched.room = room;
         matched.iov = recv.iov.part(multi.used, meta.len.min(room));
         matched.entry.buf = matched.iov.first().map_or(0, |s| s.addr());
         multi.used += meta.len.min(room);
         multi.coming += 1;
-        multi.spent = recv.len - multi.used < least.max(1);
+        multi.spent = recv.len() - multi.used < least.max(1);
         (matched, multi.spent)
     }
 

@@ -53,13 +53,16 @@ pub use device::staging::Leaving;
 pub(crate) use forgotten::forget;
 use link_api::{Allow, Budget, FrameSource, Hint, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
 
+/// What short messages touch is together: it comes first in each of these, and in what they are made of. The link
+/// is dropped before the memory that devices copy to and from for it.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Endpoint<L> {
     pub(crate) id: EpId,
-    pub(crate) net: Net<L>,
     pub(crate) bind: Bind,
-    pub(crate) requests: Requests,
     adapt: Adapt,
+    pub(crate) net: Net<L>,
+    pub(crate) requests: Requests,
     /// What receives of parts of collective operations are bound to.
     parts: Option<Box<Bind>>,
 }
@@ -97,30 +100,22 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A receive was posted that names this peer, which may never come, or be gone as far as is known;
-    /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted.
+    /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted. Where something else is under way, answers of
+    /// any peer may be waited for.
     #[inline(always)]
     pub(crate) fn expect_from(&mut self, core: &mut Core, from: FiAddr, only: bool) {
-        let peer = self.net.routed(from);
-        let awaited = self.awaits(if only { peer } else { None });
-        let Some(peer) = peer else { return };
-        if awaited {
+        let Some(peer) = self.net.routed(from) else { return self.net.link.hint(Hint::ReceiveFrom(None)) };
+        if only && self.requests.pool.len() == 0 {
+            self.net.link.hint(Hint::ReceiveFrom(Some(peer)));
             // The next message most often goes to that peer.
             self.net.link.hint(Hint::SendTo(peer));
+        } else {
+            self.net.link.hint(Hint::ReceiveFrom(None));
         }
         match self.net.peers.get(peer) {
             Some(p) if p.expected & p.gone.is_none() => {}
             _ => self.directed().reconnect(core, peer),
         }
-    }
-
-    /// The only receive that is posted, or that is about to be, names this peer; `None`: it names none, or
-    /// there are others, or none. Where something else is under way, answers of any peer may be waited for.
-    /// Whether the peer is waited for.
-    #[inline(always)]
-    pub(super) fn awaits(&mut self, peer: Option<PeerId>) -> bool {
-        let peer = if self.requests.pool.len() == 0 { peer } else { None };
-        self.net.link.hint(Hint::ReceiveFrom(peer));
-        peer.is_some()
     }
 
     /// Completes a receive that is not posted yet with the next message of a ring, if that is there and is
@@ -131,18 +126,23 @@ impl<L: RmaLink> Endpoint<L> {
         if self.requests.has_chores(&self.net) {
             return false;
         }
-        self.awaits(self.net.routed(op.pattern.src));
+        match self.net.routed(op.pattern.src) {
+            Some(peer) if self.requests.pool.len() == 0 => {
+                self.net.link.hint(Hint::ReceiveFrom(Some(peer)));
+            }
+            _ => self.net.link.hint(Hint::ReceiveFrom(None)),
+        }
         let frame = match self.net.link.poll_frame(FrameSource::Any) {
             PollFrame::Frame(frame) => frame,
             PollFrame::Nothing => {
-                self.incoming_messages().waited(core);
+                plain::waited(core, self.bind.rx());
                 return false;
             }
             PollFrame::Unknown => return false,
         };
         let done = self.incoming_messages().receive_this(core, &frame, span, op, rest);
         if !done {
-            self.incoming_messages().waited(core);
+            plain::waited(core, self.bind.rx());
         }
         done
     }

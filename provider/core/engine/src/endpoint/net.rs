@@ -24,13 +24,15 @@ use link_api::{
 const OF_PEER: u32 = 8;
 const OF_ALL: u32 = 64;
 
+/// What short messages touch comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Net<L> {
-    pub(crate) link: L,
-    pub(crate) peers: Table,
-    pub(in crate::endpoint) quota: Quota,
     /// What keeps progress from the short way beside lists of things to do.
     pub(in crate::endpoint) unhurried: Unhurried,
+    pub(crate) peers: Table,
+    pub(crate) link: L,
+    pub(in crate::endpoint) quota: Quota,
     /// Counts what is done, where that is requested.
     pub(in crate::endpoint) metered: Metered,
 }

@@ -44,8 +44,6 @@ pub(super) struct Eager {
 pub(super) enum Fast {
     /// A message is in its buffer, its completion was reported, and its frame was given back.
     Received,
-    /// The same, but not all of the message could be copied: the completion is in the queue.
-    Failed,
     /// A message of the plainest sort that no receive is for.
     Unexpected(Eager),
     /// The peer answers, which has not been dealt with.
@@ -62,12 +60,6 @@ impl Target {
             return None;
         };
         Some(Target { span, ctx: recv.ctx, report: recv.flags.intersects(writes) })
-    }
-
-    /// The same in memory of its own, as [`apart`] has a frame.
-    #[inline(always)]
-    fn apart(&self) -> Target {
-        Target { span: self.span.apart(), ctx: self.ctx, report: self.report }
     }
 
     /// Whether so many bytes fit, and the processor can copy them there.
@@ -155,6 +147,14 @@ pub(super) fn apart(&Frame { from, len, slot }: &Frame) -> Frame {
     Frame { from, len, slot }
 }
 
+/// No message was in its ring before its receive was posted.
+#[inline(always)]
+pub(super) fn waited(core: &mut Core, rx: RxId) {
+    if let Some(rx) = core.rxs.get_mut(rx.at()) {
+        rx.note_late(true);
+    }
+}
+
 #[inline(always)]
 pub(super) fn work_of(frame: &Frame) -> u32 {
     1 + (frame.len / BYTES) as u32
@@ -214,27 +214,14 @@ impl<L: RmaLink> IncomingMessages<'_, L> {
         if !target.takes(message.len) {
             return Fast::Other;
         }
+        if !self.net.take(frame, off, target.span, message.len) {
+            return Fast::Other;
+        }
         matcher.forget_posted(at);
         rx.note_late(false);
         core.rest = rx.rest();
-        if !self.net.take(frame, off, target.span, message.len) {
-            self.fail_short(core, apart(frame), message.apart(), target.apart());
-            return Fast::Failed;
-        }
         self.deliver(core, &message, &target, Caller(to));
         Fast::Received
-    }
-
-    /// Ends a receive whose message could be copied in part only, as the general way does.
-    #[cold]
-    #[inline(never)]
-    fn fail_short(&mut self, core: &mut Core, frame: Frame, message: Eager, target: Target) {
-        self.net.link.release(frame);
-        if let Some(req) = message.ack {
-            self.net.fin(message.peer, req, Status::Io, message.len);
-        }
-        core.count(self.bind.cntrs().recv, true);
-        core.complete(self.bind.rx_cq(), Completion { err: Some(Error::Io), ..message.entry(&target) });
     }
 
     /// Receives a message as [`IncomingMessages::receive_fast`] does, whatever queue its completion is for.
@@ -348,14 +335,6 @@ impl<L: RmaLink> IncomingMessages<'_, L> {
         }
         self.net.link.land(apart(frame), None);
         false
-    }
-
-    /// No message was in its ring before its receive was posted.
-    #[inline(never)]
-    pub(in crate::endpoint) fn waited(&mut self, core: &mut Core) {
-        if let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) {
-            rx.note_late(true);
-        }
     }
 
     /// A message, if it is of the plainest sort and fits a receive.

@@ -60,11 +60,14 @@ impl<L: RmaLink> Post<'_, L> {
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
         let len = span.len();
-        let delivery = op.flags.contains(OpFlags::DELIVERY);
-        if op.flags.contains(OpFlags::FENCE)
-            || (delivery && self.is_watched(self.bind.cntrs().send, op.flags, Tally::PLAIN))
-            || !span.can(hmem::Caps::CPU)
-        {
+        // Both at once, since nearly no message has either.
+        if op.flags.intersects(OpFlags::FENCE | OpFlags::DELIVERY) {
+            let counter = self.bind.cntrs().send;
+            if op.flags.contains(OpFlags::FENCE) || self.is_watched(counter, op.flags, Tally::PLAIN) {
+                return false;
+            }
+        }
+        if !span.can(hmem::Caps::CPU) {
             return false;
         }
         let Some(peer) = self.net.peers.routed(op.to) else { return false };
@@ -82,13 +85,16 @@ impl<L: RmaLink> Post<'_, L> {
             data = d;
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        let sent = match self.net.link.send_short::<{ Head::LEN }>(peer, zerocopy::transmute!(head), span) {
-            Some(sent) => sent,
-            None => self.net.send_plain(peer, flags, tag, data, span.apart()),
-        };
-        if !matches!(sent, Ok(Sent::Done)) {
-            let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
-            return self.apart().plain_not_done(peer, sent, len, done_as);
+        let short = self.net.link.send_short::<{ Head::LEN }>(peer, zerocopy::transmute!(head), span);
+        if !matches!(short, Some(Ok(Sent::Done))) {
+            let sent = match short {
+                Some(sent) => sent,
+                None => self.net.send_plain(peer, flags, tag, data, span.apart()),
+            };
+            if !matches!(sent, Ok(Sent::Done)) {
+                let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
+                return self.apart().plain_not_done(peer, sent, len, done_as);
+            }
         }
         self.adapt.note_sent(len);
         core.count(self.bind.cntrs().send, false);

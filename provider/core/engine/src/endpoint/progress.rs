@@ -428,7 +428,6 @@ impl<L: RmaLink> Endpoint<L> {
         };
         match self.incoming_messages().receive_fast(core, &frame, cq, to) {
             Fast::Received => PollFast::Message,
-            Fast::Failed => PollFast::Other,
             Fast::Other => {
                 self.take_in(core, apart(&frame));
                 PollFast::Other
@@ -470,7 +469,6 @@ impl<L: RmaLink> Endpoint<L> {
                     self.net.link.release(frame);
                 }
                 Fast::Answer => self.take_in(core, frame),
-                Fast::Failed => return PollFast::Other,
                 Fast::Received => {
                     if let Some(entry) = entry {
                         core.complete(Some(cq), entry);

@@ -26,6 +26,7 @@ fn is_fetched(out: &Out) -> bool {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Requests {
     pub(in crate::endpoint) pool: Pool<Request>,
     pub(in crate::endpoint) queues: Queues,

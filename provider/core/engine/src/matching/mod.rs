@@ -41,10 +41,11 @@ pub(crate) trait Waiting {
 
 /// The two queues of one receive context, for tagged or for untagged messages.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Matcher<R, M> {
     posted: Queue<R>,
-    by_own: ByOwnPattern,
     waiting: Queue<M>,
+    by_own: ByOwnPattern,
     by_any: ByAnyPattern,
 }
 

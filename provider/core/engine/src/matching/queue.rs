@@ -29,7 +29,9 @@ impl At {
     }
 }
 
+/// On cache lines of its own.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Node<T> {
     seq: NonZeroU64,
     prev: u32,
@@ -58,15 +60,17 @@ const UNLISTED: Listed = Listed { list: 0, prev: NONE, next: NONE };
 
 const NONE: u32 = u32::MAX;
 
+/// What entries touch that come and go comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Queue<T> {
     nodes: Vec<Node<T>>,
+    len: usize,
+    seq: NonZeroU64,
     /// The first of those that hold nothing; `next` is the one after it.
     free: u32,
     first: u32,
     last: u32,
-    seq: NonZeroU64,
-    len: usize,
     /// Entries are in the lists of their sources.
     listed: bool,
     /// The list of entries without a source, then a power of two of others. All are empty unless `listed`.
@@ -162,23 +166,23 @@ impl<T> Queue<T> {
         debug_assert!(self.node(at).is_some());
         if let Some(node) = self.nodes.get_mut(at.slot as usize) {
             std::mem::forget(node.value.take());
-            let (prev, next, listed) = (node.prev, node.next, node.listed);
+            let (prev, next) = (node.prev, node.next);
             node.next = std::mem::replace(&mut self.free, at.slot);
-            self.pass(prev, next, listed);
+            self.pass(at.slot, prev, next);
         }
     }
 
     #[inline(always)]
     fn unlink(&mut self, at: At) -> Option<()> {
-        let (prev, next, listed) = self.node(at).map(|n| (n.prev, n.next, n.listed))?;
-        self.pass(prev, next, listed);
+        let (prev, next) = self.node(at).map(|n| (n.prev, n.next))?;
+        self.pass(at.slot, prev, next);
         self.nodes[at.slot as usize].next = std::mem::replace(&mut self.free, at.slot);
         Some(())
     }
 
     /// Links these two, between which an entry goes.
     #[inline(always)]
-    fn pass(&mut self, prev: u32, next: u32, listed: Listed) {
+    fn pass(&mut self, slot: u32, prev: u32, next: u32) {
         match prev {
             NONE => self.first = next,
             p => self.nodes[p as usize].next = next,
@@ -189,7 +193,7 @@ impl<T> Queue<T> {
         }
         self.len -= 1;
         if self.listed {
-            self.delist(listed);
+            self.delist(self.nodes[slot as usize].listed);
         }
     }
 

@@ -67,10 +67,18 @@ impl Entry for fi::fi_cq_tagged_entry {
     }
 }
 
-/// What a completion is of, in libfabric's flags.
-#[inline]
+/// What a completion is of, in libfabric's flags: all but one have the same value.
+#[inline(always)]
 pub(super) fn flags_of(what: What) -> u64 {
-    const MAP: [(What, u64); 14] = [
+    u64::from(what.intersection(SAME).bits()) | u64::from(what.intersection(What::CLAIM).bits()) << CLAIM_BITS
+}
+
+const SAME: What = What::all().difference(What::PART.union(What::CLAIM));
+/// How far libfabric's flag is from the engine's.
+const CLAIM_BITS: u32 = fi::FI_CLAIM.trailing_zeros() - What::CLAIM.bits().trailing_zeros();
+
+const _: () = {
+    const ALL: [(What, u64); 13] = [
         (What::MSG, fi::FI_MSG),
         (What::TAGGED, fi::FI_TAGGED),
         (What::RMA, fi::FI_RMA),
@@ -83,32 +91,16 @@ pub(super) fn flags_of(what: What) -> u64 {
         (What::REMOTE_WRITE, fi::FI_REMOTE_WRITE),
         (What::REMOTE_CQ_DATA, fi::FI_REMOTE_CQ_DATA),
         (What::MULTI_RECV, fi::FI_MULTI_RECV),
-        (What::CLAIM, fi::FI_CLAIM),
         (What::COLLECTIVE, fi::FI_COLLECTIVE),
     ];
-    // By the low byte, and by the six bits above it.
-    const LOW: [u64; 256] = table(&MAP, 0);
-    const HIGH: [u64; 64] = table(&MAP, 8);
-    let bits = what.bits() as usize;
-    LOW[bits & 0xff] | HIGH[bits >> 8 & 0x3f]
-}
-
-/// The flags for each value of the bits from `first` on.
-const fn table<const N: usize>(map: &[(What, u64); 14], first: u32) -> [u64; N] {
-    let mut out = [0; N];
-    let mut bits = 0;
-    while bits < N {
-        let mut i = 0;
-        while i < map.len() {
-            if bits << first & map[i].0.bits() as usize != 0 {
-                out[bits] |= map[i].1;
-            }
-            i += 1;
-        }
-        bits += 1;
+    let (mut n, mut seen) = (0, What::empty());
+    while n < ALL.len() {
+        assert!(ALL[n].0.bits() as u64 == ALL[n].1);
+        seen = seen.union(ALL[n].0);
+        n += 1;
     }
-    out
-}
+    assert!(seen.bits() == SAME.bits());
+};
 
 /// Writes an error entry as long as that version's is.
 ///
@@ -152,6 +144,7 @@ mod tests {
         let what = What::TAGGED | What::RECV | What::REMOTE_CQ_DATA;
         assert_eq!(flags_of(what), fi::FI_TAGGED | fi::FI_RECV | fi::FI_REMOTE_CQ_DATA);
         assert_eq!(flags_of(What::RMA | What::REMOTE_WRITE), fi::FI_RMA | fi::FI_REMOTE_WRITE);
+        assert_eq!(flags_of(What::CLAIM | What::RECV), fi::FI_CLAIM | fi::FI_RECV);
         // Parts of collective operations have no entry.
         let entries = What::all() - What::PART;
         assert_eq!(flags_of(entries).count_ones(), 14);

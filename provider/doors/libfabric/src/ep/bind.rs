@@ -10,6 +10,7 @@ use runtime::Attached;
 use super::context::SrxFid;
 use super::endpoint::{Endpoint, EpFid, Live};
 use super::flags;
+use super::receiver::AnySource;
 use super::setup::{COUNTED, Queue, Setup};
 use crate::av::AvFid;
 use crate::cntr::CntrFid;
@@ -133,8 +134,8 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     if let Some(xpu) = &ep.xpu {
         let (id, rx) = xpu.enable(&ep.shared, &ep.attrs, setup)?;
         // Nothing else can have set it: `setup` is locked.
-        let each_rx = engine::OpFlags::empty();
-        let _ = ep.live.set(Live { ep: id, rx, tx_always: false, each_rx, no_receive_queue: true });
+        let (each_rx, any) = (engine::OpFlags::empty(), AnySource::of(0));
+        let _ = ep.live.set(Live { ep: id, rx, tx_always: false, each_rx, any, no_receive_queue: true });
         return Ok(());
     }
     if [&setup.tx, &setup.rx].into_iter().flatten().any(|q| q.cq.xpu.is_some()) {
@@ -187,7 +188,8 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     drop(engine);
     setup.awake = awake;
     // Nothing else can have set it: `setup` is locked.
-    let _ = ep.live.set(Live { ep: id, rx, tx_always, each_rx, no_receive_queue });
+    let any = AnySource::of(ep.attrs.caps);
+    let _ = ep.live.set(Live { ep: id, rx, tx_always, each_rx, any, no_receive_queue });
     Ok(())
 }
 

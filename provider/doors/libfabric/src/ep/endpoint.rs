@@ -9,7 +9,7 @@ use libfabric_sys as fi;
 
 use super::flags::{self, How};
 use super::options::{HasOptions, MIN_MULTI_RECV, RawValue, Value};
-use super::receiver::{Receiver, Rx};
+use super::receiver::{AnySource, Receiver, Rx};
 use super::setup::Setup;
 use super::xpu::XpuEp;
 use crate::domain::Shared;
@@ -74,6 +74,8 @@ pub(crate) struct Live {
     pub(super) tx_always: bool,
     /// What each receive asks for, whatever its flags.
     pub(super) each_rx: OpFlags,
+    /// Which receives are of any source, whatever they name.
+    pub(super) any: AnySource,
     /// Receives would complete in no queue and no counter.
     pub(super) no_receive_queue: bool,
 }
@@ -121,6 +123,25 @@ impl EpFid {
         Ok((flags, triggered))
     }
 
+    /// The flags of a message that hands over `len` bytes, unless it is to wait for a counter or something is
+    /// wrong with it: [`EpFid::transmit`] knows.
+    #[inline(always)]
+    pub(super) fn transmit_plain(&self, how: How, always: bool, len: usize) -> Option<OpFlags> {
+        let raw = match how {
+            How::Flags(flags) => flags::offered(flags).map(|()| flags).ok()?,
+            How::Default | How::Inject => self.tx_flags.load(Relaxed),
+        };
+        let flags = if let How::Inject = how { flags::inject(raw) } else { flags::tx(raw, always) };
+        if raw & fi::FI_TRIGGER != 0 {
+            return None;
+        }
+        let attrs = &self.endpoint.attrs;
+        if len > if flags.contains(OpFlags::INJECT) { attrs.inject_size } else { attrs.max_msg_size } {
+            return None;
+        }
+        Some(flags)
+    }
+
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.endpoint.shared
@@ -134,8 +155,7 @@ impl Receiver for EpFid {
         if live.no_receive_queue {
             return Err(Errno::NOCQ);
         }
-        let (shared, caps) = (self.shared(), self.endpoint.attrs.caps);
-        Ok(Rx { shared, id: live.rx, ep: Some(live.ep), each: live.each_rx, caps })
+        Ok(Rx { shared: self.shared(), id: live.rx, ep: Some(live.ep), each: live.each_rx, any: live.any })
     }
 
     #[inline]

@@ -64,7 +64,7 @@ fn wait_until_left(shared: &Shared, mut leaving: Leaving) {
 #[inline(always)]
 pub(super) fn send_plain(ep: &EpFid, span: Span, mut op: Send<'_>, how: How) -> bool {
     let Ok(live) = ep.live() else { return false };
-    let Ok((flags, false)) = ep.transmit(how, live.tx_always, span.len()) else { return false };
+    let Some(flags) = ep.transmit_plain(how, live.tx_always, span.len()) else { return false };
     op.flags = flags;
     let mut engine = ep.shared().lock();
     let sent = engine.send_plain(live.ep, span, &op);

@@ -24,15 +24,31 @@ pub(super) struct Rx<'a> {
     pub ep: Option<EpId>,
     /// What each receive asks for, whatever its flags.
     pub each: OpFlags,
-    pub caps: u64,
+    pub any: AnySource,
+}
+
+/// Whether a source address counts, which it does only with FI_DIRECTED_RECV: of tagged receives, and of others. A
+/// word to add to the source: none, or all of its bits, as [`ADDR_UNSPEC`] has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnySource {
+    tagged: FiAddr,
+    untagged: FiAddr,
+}
+
+impl AnySource {
+    pub(super) fn of(caps: u64) -> AnySource {
+        let of = |directed: u64| if caps & directed != 0 { 0 } else { ADDR_UNSPEC };
+        AnySource {
+            tagged: of(fi::FI_DIRECTED_RECV | fi::FI_TAGGED_DIRECTED_RECV),
+            untagged: of(fi::FI_DIRECTED_RECV),
+        }
+    }
 }
 
 impl Rx<'_> {
-    /// A source address counts only with FI_DIRECTED_RECV.
     #[inline]
     pub(super) fn pattern(&self, src: FiAddr, tag: Option<(u64, u64)>) -> Pattern {
-        let tagged = if tag.is_some() { fi::FI_TAGGED_DIRECTED_RECV } else { 0 };
-        let directed = self.caps & (fi::FI_DIRECTED_RECV | tagged) != 0;
-        Pattern { src: if directed { src } else { ADDR_UNSPEC }, tag }
+        let any = if tag.is_some() { self.any.tagged } else { self.any.untagged };
+        Pattern { src: src | any, tag }
     }
 }

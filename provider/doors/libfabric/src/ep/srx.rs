@@ -7,7 +7,7 @@ use libfabric_sys as fi;
 
 use super::context::SrxFid;
 use super::options::MIN_MULTI_RECV;
-use super::receiver::{Receiver, Rx};
+use super::receiver::{AnySource, Receiver, Rx};
 use super::{cm, flags, msg, opt, tagged};
 use crate::domain::DomainFid;
 use crate::errno::Errno;
@@ -71,7 +71,8 @@ pub(crate) unsafe fn open(
 impl Receiver for SrxFid {
     fn rx(&self) -> Result<Rx<'_>, Errno> {
         let each = flags::each_rx(true, true);
-        Ok(Rx { shared: &self.shared, id: self.id, ep: None, each, caps: self.caps })
+        let any = AnySource::of(self.caps);
+        Ok(Rx { shared: &self.shared, id: self.id, ep: None, each, any })
     }
 
     fn default_flags(&self) -> u64 {

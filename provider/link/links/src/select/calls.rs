@@ -201,8 +201,8 @@ impl FrameLink for Links {
     }
 
     #[inline(always)]
-    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
-        !route::is_far(frame.slot) && self.shm.take(frame, off, dst, len)
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span) -> bool {
+        !route::is_far(frame.slot) && self.shm.take(frame, off, dst)
     }
 
     #[inline(always)]

@@ -50,13 +50,14 @@ pub use further::BoxedLink;
 
 /// The links of one endpoint.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Links {
+    pace: Pace,
     shm: ShmLink,
     further: Further,
     routes: Routes,
     /// What is reported before anything else.
     events: VecDeque<Event>,
-    pace: Pace,
     rest: Rest,
     host: Host,
     /// A further link that is opened when a peer takes it.

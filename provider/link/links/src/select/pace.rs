@@ -15,17 +15,18 @@ const LONGEST: Duration = Duration::from_millis(10);
 /// to none. Where it only listens they are not: a process waits for peers of its own host there, and a system
 /// call a poll would delay each frame and each send that waits for room.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Pace {
     /// Polls until the next look.
     rest: u32,
     /// How many of these a poll is: 0 while there are no further links.
     step: u32,
+    /// Shared memory has brought a frame since the last look.
+    near: bool,
     period: u32,
     most: u32,
     /// A further link has a peer.
     peers: bool,
-    /// Shared memory has brought a frame since the last look.
-    near: bool,
     /// When the last look was, as far as is known.
     looked: Option<Instant>,
 }

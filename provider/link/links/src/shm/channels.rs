@@ -17,15 +17,16 @@ use crate::shm::sleep::Sleep;
 
 /// The peers of an endpoint, and what their channels have in common.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Channels {
-    pub(super) peers: Peers,
     /// The rings of all peers with a channel to this endpoint.
     pub(super) rings: Rings,
     pub(super) pace: Pace,
+    pub(super) peers: Peers,
+    pub(super) sleep: Sleep,
     pub(super) ends: Ends,
     pub(super) sending: Sending,
     pub(super) looks: Looks,
-    pub(super) sleep: Sleep,
     pub(super) access: Access,
     pub(super) options: OpenOptions,
     pub(super) own: Own,
@@ -138,7 +139,8 @@ impl Channels {
         match inb.rx.peek() {
             Ok(None) => None,
             Ok(Some(len)) => {
-                self.rings.hold(id);
+                // SAFETY: the ring stays mapped while it is the peer's, and where that ends its frame is lost.
+                unsafe { self.rings.hold(id, inb.rx.word(), len) };
                 Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }))
             }
             Err(ring::Broken) => {
@@ -256,9 +258,11 @@ impl Channels {
     /// The next frame of that peer's ring, held.
     #[inline(always)]
     pub(in crate::shm) fn peek_frame(&mut self, from: PeerId) -> Option<Frame> {
-        match self.peers[from.0].inb.as_mut()?.rx.peek() {
+        let rx = &mut self.peers.get_mut(from.0)?.inb.as_mut()?.rx;
+        match rx.peek() {
             Ok(Some(len)) => {
-                self.rings.hold(from.0);
+                // SAFETY: as in `next_of`.
+                unsafe { self.rings.hold(from.0, rx.word(), len) };
                 Some(Frame { from, len, slot: 0 })
             }
             // Whatever is wrong, the next poll finds it too.

@@ -13,8 +13,9 @@ use link_api::{
 };
 use wire::{Addr, Handle, Seg};
 
-use crate::shm::channel::ring::Mem as _;
+use crate::shm::channel::ring::{self, Mem as _};
 use crate::shm::channel::rings::NO_PEER;
+use crate::shm::channel::segment;
 use crate::shm::direct::NO_PID;
 use crate::shm::link::ShmLink;
 use crate::shm::meet::reach::Purpose;
@@ -196,7 +197,11 @@ impl FrameLink for ShmLink {
 
     #[inline(always)]
     fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
-        self.channels.peers[frame.from.0].inb.as_ref()?.rx.first()
+        const { assert!(N <= ring::SHORT) };
+        let (first, len) = self.channels.rings.frame_of(frame.from.0)?;
+        // SAFETY: so many bytes of the frame are there; whatever a peer may write to them meanwhile, any bytes are
+        // a value.
+        (len >= N).then(|| unsafe { first.cast::<[u8; N]>().read_unaligned() })
     }
 
     #[inline]
@@ -238,19 +243,23 @@ impl FrameLink for ShmLink {
 
     // A peer is looked up once.
     #[inline(always)]
-    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
-        let id = frame.from.0;
-        let Some(inb) = self.channels.peers.get_mut(id).and_then(|peer| peer.inb.as_mut()) else {
-            return false;
-        };
-        let part = dst.part(0, len).filter(|part| part.is_plain());
-        let (Some(at), Some(part)) = (inb.rx.straight(off, len), part) else { return false };
-        if !self.channels.rings.holds(id) {
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span) -> bool {
+        debug_assert!(self.channels.rings.holds(frame.from.0));
+        let (id, first, held) = self.channels.rings.frame();
+        let Some(len) = held.checked_sub(off) else { return false };
+        if len > dst.len() || !dst.is_plain() {
             return false;
         }
-        // SAFETY: as in `copy_out`.
-        unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
-        inb.advance();
+        if held > ring::SHORT {
+            // SAFETY: the span is valid for writes by its invariant, and has room for so many bytes.
+            return unsafe { self.take_longer(id, off, dst.as_ptr(), len) };
+        }
+        let inb = self.channels.peers.get_mut(id).and_then(|peer| peer.inb.as_mut());
+        let Some(inb) = inb else { return false };
+        // SAFETY: so many bytes are behind `off`, all of them at `first`, and are not the sender's until the frame
+        // is given back. The span is valid for writes by its invariant, and has as many.
+        unsafe { segment::copy(first.add(off), dst.as_ptr(), len) };
+        inb.advance_line();
         if id != self.channels.rings.sole() {
             // SAFETY: as where it was listed.
             unsafe { self.channels.rings.moved(id, inb.rx.word()) };

@@ -38,6 +38,7 @@ impl Channels {
             let inb = peer.inb.take();
             peer.waiting.extend(inb);
             self.rings.unlist(id);
+            self.rings.lose(id);
         }
         self.end(id, Gone::Reset);
     }
@@ -120,7 +121,8 @@ impl Channels {
         if let Some(inb) = &mut peer.inb {
             if inb.has_unread() {
                 if let Ok(Some(len)) = inb.rx.peek() {
-                    self.rings.hold(id);
+                    // SAFETY: the ring stays mapped while it is the peer's, and where that ends its frame is lost.
+                    unsafe { self.rings.hold(id, inb.rx.word(), len) };
                     return Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }));
                 }
             }
@@ -174,6 +176,7 @@ impl Channels {
     /// Gives up the channel from a peer.
     fn part_inbound(&mut self, id: u32) {
         self.rings.unlist(id);
+        self.rings.lose(id);
         self.access.part_inbound(&mut self.peers[id], id);
     }
 

@@ -19,6 +19,7 @@ use meet::{Refusals, Shortage};
 use wire::channel::Packet;
 
 use crate::name::{Name, Port, Ports};
+use crate::shm::channel::ring::Mem as _;
 use crate::shm::channel::rings::Rings;
 use crate::shm::channel::wake;
 use crate::shm::channels::Channels;
@@ -48,6 +49,7 @@ use crate::shm::sleep::Sleep;
 
 /// One endpoint's link to all peers on this host.
 #[derive(Debug)]
+#[repr(C)]
 pub struct ShmLink {
     pub(super) meeting: Meeting,
     pub(super) copies: Copies,
@@ -182,6 +184,29 @@ impl ShmLink {
     ) -> Result<Sent, Refused> {
         self.calls().open_channel(to.0)?;
         self.send_connected(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
+    }
+
+    /// [`FrameLink::take`](link_api::FrameLink::take) of the frame at hand, of this peer, where it has more than one
+    /// line.
+    ///
+    /// # Safety
+    /// `dst` is valid for writes of `len` bytes.
+    #[inline(never)]
+    pub(super) unsafe fn take_longer(&mut self, id: u32, off: usize, dst: *mut u8, len: usize) -> bool {
+        let Some(inb) = self.channels.peers.get_mut(id).and_then(|peer| peer.inb.as_mut()) else {
+            return false;
+        };
+        let Some(at) = inb.rx.straight(off, len) else { return false };
+        // SAFETY: the caller's promise; the place in the ring was found by `straight`, and the frame is ours until
+        // it is given back.
+        unsafe { inb.rx.mem().get(at, dst, len) };
+        inb.advance();
+        if id != self.channels.rings.sole() {
+            // SAFETY: as where it was listed.
+            unsafe { self.channels.rings.moved(id, inb.rx.word()) };
+        }
+        self.channels.rings.let_go_of(id);
+        true
     }
 
     /// Whether a frame of `len` bytes would find room now. Connects if need be.

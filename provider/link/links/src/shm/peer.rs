@@ -163,6 +163,14 @@ impl Inbound {
         }
     }
 
+    /// Gives a frame at hand of one line back.
+    #[inline(always)]
+    pub(super) fn advance_line(&mut self) {
+        if self.rx.advance_line() {
+            self.notify_of_room();
+        }
+    }
+
     /// Its sender is gone: of what it has sent no more is read than a ring can hold. Lines that a lap left
     /// out which ended early count as well, and so do those that the next one passed by: of less than two
     /// rings together.

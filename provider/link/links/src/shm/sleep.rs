@@ -8,11 +8,12 @@ use ipc::fence::{self, Barrier};
 
 /// Whether the endpoint's senders wake it, and by what.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Sleep {
-    poller: Poller,
-    barrier: Barrier,
     /// This process takes part in barriers of other processes, and this endpoint fenced since.
     registered: Cell<bool>,
+    poller: Poller,
+    barrier: Barrier,
     /// Each sender is asked to wake this endpoint.
     armed: bool,
     /// The last arming found nothing to do.

@@ -23,6 +23,7 @@ const MOST_PIECES: usize = 64;
 const FEW_TARGETS: u8 = 2;
 
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(in crate::endpoint) struct Adapt {
     /// Bytes of messages sent since the last progress, see `bound`.
     bytes_since_progress: usize,

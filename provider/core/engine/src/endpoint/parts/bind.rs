@@ -4,16 +4,17 @@ use crate::config::Cntrs;
 use crate::types::*;
 
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Bind {
-    av: AvId,
     rx: RxId,
-    /// Where the parts of collective operations are received, if it may take part in any.
-    collective: Option<RxId>,
+    /// A receive with any of these is written to the queue when it succeeds.
+    writes: OpFlags,
     tx_cq: Option<CqId>,
     rx_cq: Option<CqId>,
     cntrs: Cntrs,
-    /// A receive with any of these is written to the queue when it succeeds.
-    writes: OpFlags,
+    av: AvId,
+    /// Where the parts of collective operations are received, if it may take part in any.
+    collective: Option<RxId>,
 }
 
 impl Bind {

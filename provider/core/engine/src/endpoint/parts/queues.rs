@@ -7,7 +7,11 @@ use link_api::{OpId, PeerId};
 use crate::endpoint::parts::request::{Unbegun, Unsent};
 
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(in crate::endpoint) struct Queues {
+    /// Not 0 if there is anything in one of those below, but for `in_flight` and `unsent`: in one word, which each call
+    /// of progress tests.
+    any: usize,
     /// Requests with frames to send, or with bytes on their way to a device.
     streams: VecDeque<u64>,
     /// Requests of which this side has pieces to copy.
@@ -30,7 +34,17 @@ impl Queues {
     /// among it.
     #[inline(always)]
     pub(in crate::endpoint) fn any(&self) -> usize {
+        debug_assert_eq!(self.any, self.counted());
+        self.any
+    }
+
+    fn counted(&self) -> usize {
         self.streams.len() | self.coop.len() | self.revoked.len() | self.invited.len() | self.unbegun.len()
+    }
+
+    /// To be called after each change of a queue that `any` is of.
+    fn update(&mut self) {
+        self.any = self.counted();
     }
 
     /// Whether requests wait for room, for pieces to be copied, or to be begun.
@@ -44,6 +58,7 @@ impl Queues {
         self.coop.retain(|name| !names.contains(name));
         self.invited.retain(|(name, _)| !names.contains(name));
         self.unbegun.retain(|d| !names.contains(&d.name));
+        self.update();
     }
 
     #[inline(always)]
@@ -61,11 +76,13 @@ impl Queues {
 
     pub(in crate::endpoint) fn add_stream(&mut self, name: u64) {
         self.streams.push_back(name);
+        self.update();
     }
 
     /// Adds one whose turn is next.
     pub(in crate::endpoint) fn add_stream_first(&mut self, name: u64) {
         self.streams.push_front(name);
+        self.update();
     }
 
     /// The one whose turn it is.
@@ -80,6 +97,7 @@ impl Queues {
             true => drop(self.streams.pop_back()),
             false => self.streams.retain(|s| *s != name),
         }
+        self.update();
     }
 
     #[inline(always)]
@@ -93,6 +111,7 @@ impl Queues {
 
     pub(in crate::endpoint) fn add_coop(&mut self, name: u64) {
         self.coop.push_back(name);
+        self.update();
     }
 
     /// The one whose turn it is.
@@ -104,6 +123,7 @@ impl Queues {
 
     pub(in crate::endpoint) fn drop_coop(&mut self, name: u64) {
         self.coop.retain(|s| *s != name);
+        self.update();
     }
 
     pub(in crate::endpoint) fn add_flight(&mut self, op: OpId, name: u64) {
@@ -151,18 +171,23 @@ impl Queues {
     /// The sender of this request is invited, and left to it for so many polls.
     pub(in crate::endpoint) fn add_invited(&mut self, name: u64, polls: u16) {
         self.invited.push((name, polls));
+        self.update();
     }
 
     pub(in crate::endpoint) fn take_invited(&mut self) -> Vec<(u64, u16)> {
-        std::mem::take(&mut self.invited)
+        let invited = std::mem::take(&mut self.invited);
+        self.update();
+        invited
     }
 
     pub(in crate::endpoint) fn set_invited(&mut self, invited: Vec<(u64, u16)>) {
         self.invited = invited;
+        self.update();
     }
 
     pub(in crate::endpoint) fn drop_invited(&mut self, name: u64) {
         self.invited.retain(|(n, _)| *n != name);
+        self.update();
     }
 
     #[inline(always)]
@@ -172,10 +197,13 @@ impl Queues {
 
     pub(in crate::endpoint) fn add_unbegun(&mut self, message: Unbegun) {
         self.unbegun.push_back(message);
+        self.update();
     }
 
     pub(in crate::endpoint) fn next_unbegun(&mut self) -> Option<Unbegun> {
-        self.unbegun.pop_front()
+        let next = self.unbegun.pop_front();
+        self.update();
+        next
     }
 
     #[inline(always)]
@@ -209,9 +237,11 @@ impl Queues {
         if !self.revoked.contains(&(name, peer)) {
             self.revoked.push((name, peer));
         }
+        self.update();
     }
 
     pub(in crate::endpoint) fn retain_revoked(&mut self, mut stays: impl FnMut(u64, PeerId) -> bool) {
         self.revoked.retain(|&(name, peer)| stays(name, peer));
+        self.update();
     }
 }

@@ -7,16 +7,20 @@ use link_api::PeerId;
 use crate::endpoint::parts::peer::Peer;
 use crate::types::*;
 
+/// No peer has this number.
+const NOWHERE: PeerId = PeerId(u32::MAX);
+
 /// By the link's numbers.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Table {
     list: Vec<Peer>,
-    /// From an index in the address vector to the link's peer.
-    route: Vec<Option<PeerId>>,
-    /// Peers whose accesses are to take effect in order, and have something to wait for.
-    in_order: Vec<PeerId>,
+    /// From an index in the address vector to the link's peer, or `NOWHERE`.
+    route: Vec<PeerId>,
     /// Peers with a backlog, and those that it is tried to reach.
     with_backlog: Vec<PeerId>,
+    /// Peers whose accesses are to take effect in order, and have something to wait for.
+    in_order: Vec<PeerId>,
     /// Peers with writes that no answer was requested for.
     with_tail: Vec<PeerId>,
     /// A peer whose path is to be logged.
@@ -53,19 +57,21 @@ impl Table {
     /// The peer at an index of the address vector.
     #[inline(always)]
     pub(in crate::endpoint) fn routed(&self, at: FiAddr) -> Option<PeerId> {
-        usize::try_from(at).ok().and_then(|at| self.route.get(at).copied().flatten())
+        let peer = usize::try_from(at).ok().and_then(|at| self.route.get(at).copied());
+        peer.filter(|peer| *peer != NOWHERE)
     }
 
     pub(in crate::endpoint) fn set_route(&mut self, at: FiAddr, peer: PeerId) {
         let slot = at as usize;
         if self.route.len() <= slot {
-            self.route.resize(slot + 1, None);
+            self.route.resize(slot + 1, NOWHERE);
         }
-        self.route[slot] = Some(peer);
+        self.route[slot] = peer;
     }
 
     pub(in crate::endpoint) fn take_route(&mut self, at: FiAddr) -> Option<PeerId> {
-        self.route.get_mut(usize::try_from(at).ok()?)?.take()
+        let slot = self.route.get_mut(usize::try_from(at).ok()?)?;
+        Some(std::mem::replace(slot, NOWHERE)).filter(|peer| *peer != NOWHERE)
     }
 
     /// How many peers have a backlog, or are to be reached.

@@ -330,7 +330,18 @@ impl<M: Mem> Consumer<M> {
     /// Gives the frame at hand back; returns whether the position was published.
     #[inline(always)]
     pub(crate) fn advance(&mut self) -> bool {
-        let n = lines_of(self.len);
+        self.advance_lines(lines_of(self.len))
+    }
+
+    /// Gives a frame at hand of one line back: as [`Consumer::advance`].
+    #[inline(always)]
+    pub(crate) fn advance_line(&mut self) -> bool {
+        debug_assert_eq!(lines_of(self.len), 1);
+        self.advance_lines(1)
+    }
+
+    #[inline(always)]
+    fn advance_lines(&mut self, n: u32) -> bool {
         self.len = 0;
         self.line += n;
         if self.line >= self.lines {

@@ -11,6 +11,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::shm::channel::ring::COMMIT;
+#[cfg(doc)]
+use crate::shm::channel::ring::SHORT;
+
 /// Stands for no peer.
 pub(in crate::shm) const NO_PEER: u32 = u32::MAX;
 /// Most hot rings that one poll looks at.
@@ -56,27 +60,43 @@ fn any(rings: &[Ring]) -> bool {
     has(rest)
 }
 
-/// The rings that are polled, by the numbers of their peers.
+/// A record that was handed out: the commit word that it begins with, and the length of its frame.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shm) struct Held {
+    word: NonNull<AtomicU32>,
+    len: usize,
+}
+
+// SAFETY: a mapping, in which the word is, belongs to the process and not to a thread.
+unsafe impl Send for Held {}
+// SAFETY: as above; a shared reference gives the address alone.
+unsafe impl Sync for Held {}
+
+/// The rings that are polled, by the numbers of their peers. What a poll touches that looks at one ring comes
+/// first.
 #[derive(Debug)]
+#[repr(C)]
 pub(in crate::shm) struct Rings {
-    list: Vec<Ring>,
-    /// Where in the list the ring of a peer is.
-    places: Vec<u32>,
-    /// So many, the first in the list, are hot.
-    hot: usize,
-    /// The peer of the only hot one, or `NO_PEER`. It is polled by itself, and its place is not kept up.
-    sole: u32,
-    /// Which of the hot ones, and which of the others, is looked at first.
-    next: usize,
-    next_cold: usize,
+    /// The peer of which a frame was handed out, or `NO_PEER`.
+    held: u32,
     /// The peer whose frame is waited for, and no other; or `NO_PEER`.
     awaited: u32,
     /// `sole`, unless another is waited for: then `NO_PEER`. One word to ask, since each poll asks.
     quick: u32,
-    /// The peer of which a frame was handed out, or `NO_PEER`.
-    held: u32,
+    /// The peer of the only hot one, or `NO_PEER`. It is polled by itself, and its place is not kept up.
+    sole: u32,
+    /// The frame of `held`.
+    record: Held,
     /// The last quick poll found nothing.
     idle: bool,
+    /// So many, the first in the list, are hot.
+    hot: usize,
+    list: Vec<Ring>,
+    /// Where in the list the ring of a peer is.
+    places: Vec<u32>,
+    /// Which of the hot ones, and which of the others, is looked at first.
+    next: usize,
+    next_cold: usize,
 }
 
 impl Rings {
@@ -91,6 +111,7 @@ impl Rings {
             awaited: NO_PEER,
             quick: NO_PEER,
             held: NO_PEER,
+            record: Held { word: NonNull::dangling(), len: 0 },
             idle: false,
         }
     }
@@ -117,10 +138,38 @@ impl Rings {
         self.held == id
     }
 
-    /// A frame of this peer is handed out.
+    /// A frame of this peer is handed out, whose record begins with this word.
+    ///
+    /// # Safety
+    /// The word stays mapped until the frame is given back or [`Rings::lose`] is called, and with it as many bytes
+    /// behind it, up to [`SHORT`].
     #[inline(always)]
-    pub(in crate::shm) fn hold(&mut self, id: u32) {
+    pub(in crate::shm) unsafe fn hold(&mut self, id: u32, word: &AtomicU32, len: usize) {
         self.held = id;
+        self.record = Held { word: word.into(), len };
+    }
+
+    /// Where the frame at hand of this peer begins, and its length: its first [`SHORT`] bytes are there, or all of
+    /// them where it has fewer.
+    #[inline(always)]
+    pub(in crate::shm) fn frame_of(&self, id: u32) -> Option<(*mut u8, usize)> {
+        let Held { word, len } = self.record;
+        let first = word.as_ptr().cast::<u8>().wrapping_add(COMMIT);
+        (self.held == id).then_some((first, len))
+    }
+
+    /// The peer of the frame at hand, and as [`Rings::frame_of`]; of no peer where there is none.
+    #[inline(always)]
+    pub(in crate::shm) fn frame(&self) -> (u32, *mut u8, usize) {
+        let Held { word, len } = self.record;
+        (self.held, word.as_ptr().cast::<u8>().wrapping_add(COMMIT), len)
+    }
+
+    /// The ring of this peer is not mapped any more: nothing is read of a frame of it.
+    pub(in crate::shm) fn lose(&mut self, id: u32) {
+        if self.held == id {
+            self.record.len = 0;
+        }
     }
 
     /// The frame was not taken, and stays in its ring.

@@ -292,7 +292,7 @@ impl Mem for Segment {
 /// # Safety
 /// As for `copy_nonoverlapping`.
 #[inline(always)]
-unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+pub(in crate::shm) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     /// Copies `2 * size_of::<T>()` bytes or less, not less than `size_of::<T>()`: the first and the
     /// last of them, which may overlap.
     ///
