@@ -244,8 +244,10 @@ impl FrameLink for ShmLink {
     // A peer is looked up once.
     #[inline(always)]
     fn take(&mut self, frame: &Frame, off: usize, dst: Span) -> bool {
-        debug_assert!(self.channels.rings.holds(frame.from.0));
         let (id, first, held) = self.channels.rings.frame();
+        if (id, held) != (frame.from.0, frame.len) {
+            return false;
+        }
         let Some(len) = held.checked_sub(off) else { return false };
         if len > dst.len() || !dst.is_plain() {
             return false;
