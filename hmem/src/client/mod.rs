@@ -7,22 +7,28 @@
 //! whether a library was loaded with RTLD_LOCAL, and a process without `libstrait.so` pays nothing.
 
 mod contract;
+mod device;
 mod entries;
+mod imports;
 mod owner;
+mod refused;
 mod registrations;
 mod table;
+mod twins;
 
 pub use contract::{Client, Importer, Place, Segment};
-pub use entries::{OWN, register};
+pub use device::{DeviceMemory, Mapped};
+pub use entries::{own, register};
 pub use owner::Registered;
-pub use table::{FileExport, Table};
+pub use refused::{Call, Refused};
+pub use table::{DeviceImport, FileExport, Table, WithDevices};
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{Codes, Error};
 use crate::kind::Kind;
-use crate::memory::{Allocate, Copies, Handles, Memory, Pages};
+use crate::memory::{AdapterWrites, Allocate, Copies, Handles, Memory, Pages};
 use crate::share::{Export, HandleType};
 
 /// Those of the clients are errnos.
@@ -82,6 +88,11 @@ impl Memory for Clients {
         let Some(table) = table::get() else { return false };
         // SAFETY: the table's owner counts there, and never lets go of it; plain numbers.
         unsafe { (*table.clients).load(Relaxed) != 0 && (table.acquire)(addr, len) != 0 }
+    }
+
+    /// A device may access what the client maps for it, and the client sees what was written then.
+    fn adapter_writes(&self, _addr: usize) -> AdapterWrites {
+        AdapterWrites::Seen
     }
 
     fn get_pages(&self, addr: usize, len: usize, write: bool) -> Result<Pages, Error> {
