@@ -124,8 +124,14 @@ pub(super) fn get() -> Option<&'static Table> {
 
 /// The same with what devices need, which that of an older library lacks.
 pub(super) fn with_devices() -> Option<&'static WithDevices> {
-    let table = TABLE.load(Acquire).cast_const();
-    // SAFETY: null, or a table that is never changed.
+    // SAFETY: null, or a table that is never changed, by a pointer that reaches all of it.
+    unsafe { all_of(TABLE.load(Acquire)) }
+}
+
+/// # Safety
+/// It is null, or a table that is never changed, as long as its `size` says.
+unsafe fn all_of(table: *const Table) -> Option<&'static WithDevices> {
+    // SAFETY: the caller's promise.
     let size = unsafe { table.as_ref() }?.size;
     // SAFETY: it says that it goes as far.
     (size >= size_of::<WithDevices>()).then(|| unsafe { &*table.cast::<WithDevices>() })
@@ -149,4 +155,21 @@ pub(super) fn find() -> Option<*const Table> {
     // SAFETY: null, or a table that is never changed.
     let size = unsafe { table.as_ref() }?.size;
     (size >= size_of::<Table>()).then_some(table)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_an_older_library_has_nothing_for_devices() {
+        let own = super::super::entries::own();
+        // SAFETY: that of this copy of the crate, and a copy of its first version, which stays.
+        unsafe {
+            assert!(all_of(own).is_some() && all_of(std::ptr::null()).is_none());
+            let older: &'static mut Table = Box::leak(Box::new(own.read()));
+            older.size = size_of::<Table>();
+            assert!(all_of(older).is_none());
+        }
+    }
 }

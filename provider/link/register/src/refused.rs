@@ -44,11 +44,11 @@ impl Refused {
         !std::mem::replace(&mut tried.works, true)
     }
 
-    /// Memory was refused by a way; whether the reason is new. Ordinary memory is never given up: one buffer
-    /// says nothing of the next.
+    /// Memory was refused by a way; whether the reason is new. Ordinary memory is never given up, nor is that
+    /// of clients: one buffer says nothing of the next, and one client nothing of another.
     pub(crate) fn note_refusal(&mut self, kind: Kind, for_peers: bool, way: Way, refusal: Refusal) -> bool {
         let tried = self.at(kind, for_peers, way);
-        if !refusal.is_for_now() && kind != Kind::System {
+        if !refusal.is_for_now() && ![Kind::System, Kind::Client].contains(&kind) {
             tried.refusals = if refusal.is_for_good() { MOST } else { (tried.refusals + 1).min(MOST) };
         }
         tried.last.replace(refusal).is_none_or(|last| last != refusal)
@@ -66,7 +66,11 @@ impl Refused {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];
         Way::ALL.into_iter().any(|way| {
             let is_some = [Way::Own, Way::OnDemand, Way::Plain].contains(&way);
-            let takes = !is_some || kind == Kind::System || tried[way as usize].works;
+            let takes = match kind {
+                Kind::System => true,
+                Kind::Client => way == Way::Client,
+                _ => way != Way::Client && (!is_some || tried[way as usize].works),
+            };
             takes && self.last_of_many(kind, for_peers, way).is_none()
         })
     }

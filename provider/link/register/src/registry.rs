@@ -191,14 +191,29 @@ impl<D: Device> Registry<D> {
                 && e.span.kind() == span.kind()
                 && e.span.holds(span)
                 && e.uses.include(uses)
-                && (!span.can(Caps::DEVICE) || e.allocation.is_some() && e.allocation == allocation(span))
+                && match span.kind() {
+                    Kind::Client => self.device.is_there(&e.key),
+                    _ if !span.can(Caps::DEVICE) => true,
+                    _ => e.allocation.is_some() && e.allocation == allocation(span),
+                }
         };
         self.all.iter().find(|(_, entry)| serves(entry)).map(|(number, entry)| (*number, &entry.key))
     }
 
-    /// The key of a registration that was not closed.
+    /// The key of a registration that was not closed, and whose memory is registered still.
     pub fn key(&self, number: u64) -> Option<&D::Key> {
-        self.all.get(&number).filter(|entry| !entry.is_closed).map(|entry| &entry.key)
+        let is_there = |entry: &&Entry<D::Key>| !entry.is_closed && self.device.is_there(&entry.key);
+        self.all.get(&number).filter(is_there).map(|entry| &entry.key)
+    }
+
+    /// Whether the memory of a registration is registered still: its owner may have taken it back.
+    pub fn is_there(&self, number: u64) -> bool {
+        self.all.get(&number).is_some_and(|entry| self.device.is_there(&entry.key))
+    }
+
+    /// The key of a registration that a request is to name, for which [`Registry::begin`] was called.
+    pub fn key_in_use(&self, number: u64) -> Option<&D::Key> {
+        self.all.get(&number).map(|entry| &entry.key)
     }
 
     /// Has the owner of a registration's memory see what the adapter has written there.
@@ -223,7 +238,11 @@ impl<D: Device> Registry<D> {
     pub fn end(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
         let Some(entry) = self.all.get_mut(&number) else { return Ok(()) };
         entry.requests = entry.requests.saturating_sub(1);
-        if entry.requests == 0 && entry.is_closed { self.remove(number) } else { Ok(()) }
+        if entry.requests > 0 {
+            return Ok(());
+        }
+        self.device.note_idle(&entry.key);
+        if entry.is_closed { self.remove(number) } else { Ok(()) }
     }
 
     /// The request that memory was registered for, by [`Registry::register`], is the last one to use it,

@@ -78,10 +78,11 @@ fn ask_device(
     let (peers, dmabufs) = match frames {
         Some(why) => (Some(format!("{kind:?} for peers in frames: {why}")), [Err(libc::EOPNOTSUPP); 2]),
         None => {
-            // As an endpoint lends it: dma-bufs in a domain of the peer's alone, all else by windows.
+            // As an endpoint lends it: dma-bufs and memory of clients in a domain of the peer's alone, all else
+            // by windows.
             let takes = |way: Way| matches!(registry.outcome(kind, false, way), Some(Ok(())));
-            let is_dmabuf = takes(Way::Own) || DMABUFS.into_iter().any(takes);
-            let apart = is_dmabuf.then(domain).transpose()?;
+            let is_apart = Way::ALL.into_iter().any(|way| way.is_apart() && takes(way));
+            let apart = is_apart.then(domain).transpose()?;
             let adapter = registry.device();
             adapter.try_dmabufs(None);
             apart.iter().for_each(|pd| adapter.add_domain(PEER, pd));
@@ -91,8 +92,11 @@ fn ask_device(
             // Its refusals are mostly the same.
             let text = registry.describe(kind, true).map(|text| text.split(" (").next().map(str::to_owned));
             let errno = unasked.map_or(libc::EOPNOTSUPP, |why| why.errno);
-            // The program's own dma-buf comes before these, which then are not tried.
-            let by_own = matches!(registry.outcome(kind, true, Way::Own), Some(Ok(())));
+            // The program's own dma-buf comes before these, which then are not tried, and are no ways for a
+            // client's memory.
+            let by_own = [Way::Own, Way::Client]
+                .into_iter()
+                .any(|way| matches!(registry.outcome(kind, true, way), Some(Ok(()))));
             let of = |way| match registry.outcome(kind, true, way) {
                 _ if by_own && way == Way::Dmabuf => Ok(()),
                 Some(found) => found.map_err(|why| why.errno),
