@@ -21,8 +21,8 @@ type Revoke = Box<dyn Fn() + Send + Sync>;
 
 /// A client's memory that a device uses until this is dropped, or until the client takes it back.
 ///
-/// What revokes it may be called while this is dropped, which waits for it then; so nothing is locked there that
-/// it locks.
+/// What revokes it may be called while this is dropped, which waits for it then; so nothing is locked there
+/// that it locks.
 pub struct DeviceMemory {
     table: &'static WithDevices,
     registration: u64,

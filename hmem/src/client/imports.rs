@@ -4,18 +4,9 @@
 //! thread that takes the memory from the device just now, or with the registration: the thread that ends that
 //! has each import revoked first, and then waits as it does for operations.
 
+use super::import::{Import, Revoke};
 use super::registrations::{Callbacks, Held, Registrations};
 use super::twins::forgets;
-
-/// Takes memory from a device: when it returns, the device accesses it no more.
-pub(super) type Revoke = Box<dyn FnOnce() + Send>;
-
-/// One device's use of a registration.
-pub(super) struct Import {
-    id: u64,
-    /// `None`: a thread calls it.
-    revoke: Option<Revoke>,
-}
 
 impl<C: Callbacks> Registrations<C> {
     /// A device has the memory from now on; the number of that. ESTALE: it was invalidated meanwhile.
@@ -27,7 +18,7 @@ impl<C: Callbacks> Registrations<C> {
             return Err(libc::ESTALE);
         }
         r.using += 1;
-        r.imports.push(Import { id, revoke: Some(revoke) });
+        r.imports.push(Import::new(id, revoke));
         Ok(id)
     }
 
@@ -36,8 +27,8 @@ impl<C: Callbacks> Registrations<C> {
         let mut state = self.lock();
         let ended = loop {
             let Some(r) = state.registrations.get_mut(&name) else { return };
-            let Some(at) = r.imports.iter().position(|import| import.id == id) else { return };
-            if r.imports[at].revoke.is_some() {
+            let Some(at) = r.imports.iter().position(|import| import.id() == id) else { return };
+            if r.imports[at].is_idle() {
                 let ended = r.imports.swap_remove(at);
                 r.using -= 1;
                 if r.using == 0 && r.ended {
@@ -63,7 +54,7 @@ impl<C: Callbacks> Registrations<C> {
             fn drop(&mut self) {
                 let mut state = self.0.lock();
                 if let Some(r) = state.registrations.get_mut(&self.1) {
-                    r.imports.retain(|import| import.id != self.2);
+                    r.imports.retain(|import| import.id() != self.2);
                     r.using -= 1;
                 }
                 self.0.ended.notify_all();
@@ -72,7 +63,7 @@ impl<C: Callbacks> Registrations<C> {
         loop {
             let mut state = self.lock();
             let Some(r) = state.registrations.get_mut(&name) else { return };
-            let found = r.imports.iter_mut().find_map(|i| i.revoke.take().map(|revoke| (i.id, revoke)));
+            let found = r.imports.iter_mut().find_map(|i| i.take().map(|revoke| (i.id(), revoke)));
             let Some((id, revoke)) = found else { return };
             drop(state);
             let over = Over(self, name, id);

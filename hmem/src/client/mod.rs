@@ -9,6 +9,7 @@
 mod contract;
 mod device;
 mod entries;
+mod import;
 mod imports;
 mod owner;
 mod refused;

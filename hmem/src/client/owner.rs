@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
 use super::contract::{Client, Importer, Place, Segment};
-use super::imports::Revoke;
+use super::import::Revoke;
 use super::refused::{Call, Refused};
 use super::registrations::{Callbacks, Extent, Held, InUse, Registrations};
 use super::table::{FileExport, MOST};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use super::contract::Importer;
-use super::imports::Import;
+use super::import::Import;
 use super::refused::Refused;
 #[cfg(all(test, loom))]
 use super::twins::Twin;

@@ -21,8 +21,8 @@ pub const STRAIT_SG_OPAQUE: u32 = 2;
 /// strait_importer.kind: a process of this host.
 pub const STRAIT_IMPORTER_PROCESS: u32 = 0;
 /// strait_importer.kind: an adapter. dma_map leaves what it registers: pieces of STRAIT_SG_FD, which are of
-/// dma-bufs; of STRAIT_SG_CPU, whose address is registered; or of STRAIT_SG_OPAQUE, for which export_dmabuf is
-/// called. An errno if it may not have the memory.
+/// dma-bufs; of STRAIT_SG_CPU, whose address is registered; or of STRAIT_SG_OPAQUE, for which export_dmabuf
+/// is called. An errno if it may not have the memory.
 pub const STRAIT_IMPORTER_DEVICE: u32 = 1;
 
 /// A piece of a client's memory.

@@ -46,15 +46,15 @@ impl Way {
         }
     }
 
-    /// Whether peers access it in a domain of each one's alone: no memory window is bound to a dma-buf, nor to
-    /// what ends from one moment to the next.
+    /// Whether peers access it in a domain of each one's alone: no memory window is bound to a dma-buf, nor
+    /// to what ends from one moment to the next.
     pub fn is_apart(self) -> bool {
         [Way::Own, Way::DmabufPcie, Way::Dmabuf, Way::Client].contains(&self)
     }
 
     /// Whether this way is one for such memory at all. The host's is registered by its address alone, unless
-    /// the program has named a dma-buf that it is of: that is memory which no adapter faults in. A client's is
-    /// registered as the client says alone, which may take it back.
+    /// the program has named a dma-buf that it is of: that is memory which no adapter faults in. A client's
+    /// is registered as the client says alone, which may take it back.
     pub fn is_for(self, span: &Span) -> bool {
         if (self == Way::Client) != (span.kind() == Kind::Client) {
             return false;

@@ -13,13 +13,10 @@ use register::{Device, Uses, Way};
 
 mod client;
 
-use client::ClientMr;
+use client::{ClientMr, iova};
 
 use crate::probe::{Own, Probe};
 use crate::status::refused;
-
-/// Addresses in a dma-buf and those that requests name agree below this.
-const PAGE: u64 = 4096;
 
 /// What ends a registration.
 #[derive(Debug)]
@@ -186,11 +183,6 @@ fn dmabuf_of(way: Way, span: Span) -> Result<(Arc<OwnedFd>, u64), (&'static str,
     Ok((Arc::new(fd), offset))
 }
 
-/// The address that requests and peers name memory by which begins there in a dma-buf.
-fn iova(span: Span, offset: u64) -> u64 {
-    span.addr() - span.addr() % PAGE + offset % PAGE
-}
-
 /// What the device may do. Peers may do nothing but by windows, where they share the domain.
 fn access(uses: Uses) -> Access {
     let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
@@ -242,7 +234,10 @@ impl Device for Adapter {
                 // request has it, or the program has registered it for that (fi_mr(3)).
                 (unsafe { pd.register_dmabuf(part, access(uses)) }, iova)
             }
-            Way::Client => return ClientMr::register(pd, span, uses, access(uses)),
+            Way::Client => {
+                let (mr, keys, iova) = ClientMr::register(pd, span, uses, access(uses))?;
+                return Ok(Key::new(Holder::Client(mr), keys, span, iova));
+            }
             Way::OnDemand => return self.register_on_demand(span, uses).map(|mr| Key::of(mr, span, first)),
             Way::PeerMemory | Way::Plain => {
                 // SAFETY: as above; it stays mapped ([`Span::stays`], which the caller asks).

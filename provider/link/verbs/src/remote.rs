@@ -415,9 +415,9 @@ impl Accesses<'_> {
         // A client may have taken it back since it was found, and may do so at any time.
         let key = found.posted.access.and_then(|access| registered.key_in_use(access.held?));
         let outcome = if key.is_none_or(|key| key.begin(pair.qp.breaker())) {
-            // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place that
-            // was taken for this request, or memory that is registered until it has completed, and that is
-            // the operation's until then ([`below::Remote::access`]).
+            // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place
+            // that was taken for this request, or memory that is registered until it has completed, and that
+            // is the operation's until then ([`below::Remote::access`]).
             unsafe { pair.post(id, verb, found.bytes, (found.is_inline, true), found.posted) }
         } else {
             Err(NotSent::Error("a client has taken its memory back".into()))

@@ -78,8 +78,8 @@ fn ask_device(
     let (peers, dmabufs) = match frames {
         Some(why) => (Some(format!("{kind:?} for peers in frames: {why}")), [Err(libc::EOPNOTSUPP); 2]),
         None => {
-            // As an endpoint lends it: dma-bufs and memory of clients in a domain of the peer's alone, all else
-            // by windows.
+            // As an endpoint lends it: dma-bufs and memory of clients in a domain of the peer's alone, all
+            // else by windows.
             let takes = |way: Way| matches!(registry.outcome(kind, false, way), Some(Ok(())));
             let is_apart = Way::ALL.into_iter().any(|way| way.is_apart() && takes(way));
             let apart = is_apart.then(domain).transpose()?;

@@ -12,8 +12,15 @@ use hmem::client::{DeviceMemory, Mapped};
 use rdma_sys::{Access, Breaker, Dmabuf, Mr, Pd};
 use register::Uses;
 
-use super::{Holder, Key, iova};
 use crate::status::refused;
+
+/// Addresses in a dma-buf and those that requests name agree below this.
+const PAGE: u64 = 4096;
+
+/// The address that requests and peers name memory by which begins there in a dma-buf.
+pub(super) fn iova(span: Span, offset: u64) -> u64 {
+    span.addr() - span.addr() % PAGE + offset % PAGE
+}
 
 /// A call that refused, and an errno.
 type Refused = (&'static str, i32);
@@ -72,7 +79,13 @@ impl Drop for ClientMr {
 
 impl ClientMr {
     /// Has the client map the memory, and registers what it says.
-    pub(super) fn register(pd: &Pd, span: Span, uses: Uses, access: Access) -> Result<Key, Refused> {
+    /// Its keys for this side and for peers, and what requests call its first byte, come with it.
+    pub(super) fn register(
+        pd: &Pd,
+        span: Span,
+        uses: Uses,
+        access: Access,
+    ) -> Result<(ClientMr, (u32, u32), u64), Refused> {
         let shared = Shared::default();
         let revoked = shared.clone();
         let mapped = DeviceMemory::map(span, uses.writes(), Box::new(move || revoked.revoke()));
@@ -101,7 +114,7 @@ impl ClientMr {
         let keys = (made.lkey(), made.rkey());
         state.mr = Some(made);
         drop(state);
-        Ok(Key::new(Holder::Client(mr), keys, span, iova))
+        Ok((mr, keys, iova))
     }
 
     pub(super) fn is_there(&self) -> bool {
