@@ -40,7 +40,9 @@
 #define STRAIT_IMPORTER_PROCESS 0
 
 /*
- strait_importer.kind: a device that takes dma-bufs.
+ strait_importer.kind: an adapter. dma_map leaves what it registers: pieces of STRAIT_SG_FD, which are of
+ dma-bufs; of STRAIT_SG_CPU, whose address is registered; or of STRAIT_SG_OPAQUE, for which export_dmabuf
+ is called. An errno if it may not have the memory.
  */
 #define STRAIT_IMPORTER_DEVICE 1
 
