@@ -9,7 +9,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hmem::client::{Call, DeviceMemory, Mapped, Refused, Registered};
+use hmem::client::{Call, DeviceMemory, Mapped, Refused, Registered, any_serves_devices};
 use hmem::{Kind, Span, registry};
 use support::{Memory, Says};
 
@@ -152,6 +152,57 @@ fn each_refusal_and_each_answer_of_no_use_has_its_call() {
     memory.says(Says::Dmabuf);
     drop(device.map(memory.span()).expect("memory"));
     end(&memory, client);
+}
+
+/// One that is not for devices, and one whose dma_map has refused for good, while another one has memory for them.
+#[test]
+fn a_client_that_has_no_memory_for_devices_is_not_called_for_one() {
+    let _alone = alone();
+    let device = Device::default();
+    let cases =
+        [(Says::NotForDevices, Call::NotForDevices, 0), (Says::NotMapped(libc::EOPNOTSUPP), Call::DmaMap, 1)];
+    for (says, call, calls) in cases {
+        let (memory, client) = Memory::register(LEN, says);
+        assert_eq!(any_serves_devices(), calls > 0, "{says:?}");
+        let is_refused = || {
+            for _ in 0..5 {
+                let refused = device.map(memory.span()).map(drop).expect_err("a refusal");
+                assert_eq!((refused.call, refused.errno), (call, libc::EOPNOTSUPP), "{says:?}");
+            }
+            assert_eq!((memory.asked(), memory.acquired()), (calls, calls), "callbacks of {says:?}");
+        };
+        is_refused();
+        assert!(!any_serves_devices(), "{says:?}");
+        let (other, second) = Memory::register(LEN, Says::Dmabuf);
+        assert!(any_serves_devices());
+        drop(device.map(other.span()).expect("memory"));
+        is_refused();
+        end(&other, second);
+        assert!(!any_serves_devices());
+        end(&memory, client);
+        assert!(!any_serves_devices());
+    }
+    // Any other errno says nothing of the next memory.
+    let (memory, client) = Memory::register(LEN, Says::NotMapped(libc::EBUSY));
+    assert!(device.map(memory.span()).is_err() && device.map(memory.span()).is_err());
+    assert!(any_serves_devices() && memory.asked() == 2);
+    memory.says(Says::Dmabuf);
+    drop(device.map(memory.span()).expect("memory"));
+    end(&memory, client);
+}
+
+/// What a processor has is the same client's: no other one is called either.
+#[test]
+fn a_refusal_that_is_known_is_that_of_the_client_whose_memory_is_in_use() {
+    let _alone = alone();
+    let (other, second) = Memory::register(LEN, Says::Dmabuf);
+    let (memory, client) = Memory::register(LEN, Says::NotForDevices);
+    let pages = registry::get_pages(memory.span(), true).expect("a registration");
+    let refused = Device::default().map(memory.part(7, 9)).map(drop).expect_err("a refusal");
+    assert_eq!((refused.call, memory.acquired()), (Call::NotForDevices, 1));
+    drop(pages);
+    end(&memory, client);
+    end(&other, second);
 }
 
 #[test]

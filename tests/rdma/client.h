@@ -14,7 +14,7 @@ static struct {
 		uint64_t addr, core;
 		int is_device;
 	} regs[MOST_REGS];
-	int device_maps, device_unmaps;
+	int device_maps, device_unmaps, taken_back;
 	struct strait_client *client;
 	int (*invalidate)(struct strait_client *, uint64_t);
 } own = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -39,6 +39,10 @@ static int own_acquire(void *arg, uint64_t addr, size_t len, void **context)
 	if (addr - (uintptr_t)own.at >= LEN)
 		return 0;
 	pthread_mutex_lock(&own.lock);
+	if (own.taken_back) {
+		pthread_mutex_unlock(&own.lock);
+		return -EAGAIN;
+	}
 	for (i = 0; i < MOST_REGS && own.regs[i].state; i++)
 		;
 	MUST(i < MOST_REGS, "too many registrations at once");
@@ -98,7 +102,7 @@ static void own_register(unsigned char *at, int fd)
 	int (*reg)(const struct strait_peer_memory_client *, struct strait_client **);
 	struct strait_peer_memory_client c = { .size = sizeof c, .name = "given", .acquire = own_acquire, .get_pages = own_get_pages,
 					       .dma_map = own_dma_map, .dma_unmap = own_dma_unmap, .put_pages = own_put_pages,
-					       .release = own_release };
+					       .release = own_release, .flags = STRAIT_CLIENT_DEVICES };
 	void *lib = dlopen("libstrait.so.0", RTLD_NOW | RTLD_LOCAL);
 
 	MUST(lib, "%s", dlerror());
@@ -110,16 +114,25 @@ static void own_register(unsigned char *at, int fd)
 	OK(reg(&c, &own.client));
 }
 
-/* The client takes all of it back. */
+/* The client takes all of it back, and none is acquired until the last registration of it has been. */
 static void own_take_back(void)
 {
 	int maps = own.device_maps - own.device_unmaps;
 
 	MUST(maps > 0, "no adapter has the memory");
+	pthread_mutex_lock(&own.lock);
+	own.taken_back = 1;
 	for (int i = 0; i < MOST_REGS; i++)
 		if (own.regs[i].state == MAPPED) {
-			OK(own.invalidate(own.client, own.regs[i].core));
+			uint64_t core = own.regs[i].core;
+
+			/* Its callbacks take the lock. */
+			pthread_mutex_unlock(&own.lock);
+			OK(own.invalidate(own.client, core));
+			pthread_mutex_lock(&own.lock);
 			MUST(own.regs[i].state == NONE, "invalidated, and not given back");
 		}
+	own.taken_back = 0;
+	pthread_mutex_unlock(&own.lock);
 	MUST(own.device_maps == own.device_unmaps, "an adapter has the memory");
 }

@@ -21,6 +21,7 @@ static OWN: WithDevices = WithDevices {
         dmabuf,
         names,
     },
+    for_devices: &raw const owner::FOR_DEVICES,
     import,
     end_import,
 };

@@ -47,6 +47,12 @@ fn answer(code: i32) -> Result<(), Error> {
     if code == 0 { Ok(()) } else { Err(Error::new(&CODES, code)) }
 }
 
+/// Whether some client of the process may have memory for a device, as far as is known.
+pub fn any_serves_devices() -> bool {
+    // SAFETY: the table's owner counts there, and never lets go of it.
+    table::with_devices().is_some_and(|table| unsafe { &*table.for_devices }.load(Relaxed) != 0)
+}
+
 /// What is registered is kept.
 struct Pin(u64);
 

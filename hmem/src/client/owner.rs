@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::contract::{Client, Importer, Place, Segment};
 use super::import::Revoke;
@@ -27,9 +27,44 @@ const BOUND: usize = 256;
 /// How many clients there are.
 pub(super) static COUNT: AtomicU32 = AtomicU32::new(0);
 
+/// How many of them may have memory for a device, as far as is known.
+pub(super) static FOR_DEVICES: AtomicU32 = AtomicU32::new(0);
+
 static ALL: LazyLock<Registrations<Plugged>> = LazyLock::new(|| Registrations::new(BOUND));
 
-struct Plugged(Box<dyn Client>);
+struct Plugged {
+    client: Box<dyn Client>,
+    /// Why a device gets none of its memory: no callback is called for one any more.
+    refuses: Mutex<Option<Refused>>,
+}
+
+impl Plugged {
+    fn new(client: Box<dyn Client>) -> Plugged {
+        let is_for_devices = client.serves_devices();
+        let refused = Call::NotForDevices.refuses(libc::EOPNOTSUPP);
+        FOR_DEVICES.fetch_add(is_for_devices.into(), Relaxed);
+        Plugged { client, refuses: Mutex::new((!is_for_devices).then_some(refused)) }
+    }
+
+    fn refusal(&self) -> MutexGuard<'_, Option<Refused>> {
+        self.refuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its memory goes to devices no more, until it is registered again.
+    fn note_refusal(&self, refused: Refused) {
+        if self.refusal().replace(refused).is_none() {
+            FOR_DEVICES.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Plugged {
+    fn drop(&mut self) {
+        if self.refusal().is_none() {
+            FOR_DEVICES.fetch_sub(1, Relaxed);
+        }
+    }
+}
 
 /// A piece of memory, as this process reaches it, or a device.
 enum Reached {
@@ -77,7 +112,7 @@ pub struct Registered(u64);
 /// Registers a client; the table is known.
 pub(super) fn register(client: Box<dyn Client>) -> Result<Registered, i32> {
     outside()?;
-    let id = ALL.register(Plugged(client));
+    let id = ALL.register(Plugged::new(client));
     // The first one: other copies of this crate may still think that this library is not loaded.
     if COUNT.fetch_add(1, Relaxed) == 0 {
         presence::outlive_answers();
@@ -106,17 +141,30 @@ impl Registered {
 impl Callbacks for Plugged {
     type Pages = Pinned;
 
+    fn refuses(&self, importer: Importer) -> Option<Refused> {
+        if importer == Importer::Device { *self.refusal() } else { None }
+    }
+
     fn acquire(&self, addr: usize, len: usize) -> Result<Option<usize>, Refused> {
-        call(|| self.0.acquire(addr, len)).map_err(|errno| Call::Acquire.refuses(errno))
+        call(|| self.client.acquire(addr, len)).map_err(|errno| Call::Acquire.refuses(errno))
     }
 
     fn get_pages(&self, of: &Extent) -> Result<Pinned, Refused> {
-        let client = &*self.0;
+        let client = &*self.client;
         let mut segments = call(|| client.get_pages(of.ctx, of.addr, of.len, of.write, of.name))
             .map_err(|errno| Call::GetPages.refuses(errno))?;
+        let before = segments.clone();
         if let Err(errno) = call(|| client.dma_map(of.ctx, of.importer, &mut segments)) {
-            call(|| client.put_pages(of.ctx, &segments));
-            return Err(Call::DmaMap.refuses(errno));
+            call(|| client.put_pages(of.ctx, &before));
+            let refused = Call::DmaMap.refuses(errno);
+            if of.importer == Importer::Device && refused.is_for_good() {
+                self.note_refusal(refused);
+            }
+            return Err(refused);
+        }
+        if !segments.iter().map(|s| s.len).eq(before.iter().map(|s| s.len)) {
+            self.unmap(of, &before);
+            return Err(Call::Pieces.refuses(libc::EINVAL));
         }
         let total = segments.iter().try_fold(0usize, |t, s| t.checked_add(s.len));
         let reach = |s| reach(s, of.importer);
@@ -140,15 +188,15 @@ impl Callbacks for Plugged {
             drop(pages);
             self.unmap(of, &segments);
         }
-        call(|| self.0.release(of.ctx));
+        call(|| self.client.release(of.ctx));
     }
 }
 
 impl Plugged {
     fn unmap(&self, of: &Extent, segments: &[Segment]) {
         call(|| {
-            self.0.dma_unmap(of.ctx, of.importer, segments);
-            self.0.put_pages(of.ctx, segments);
+            self.client.dma_unmap(of.ctx, of.importer, segments);
+            self.client.put_pages(of.ctx, segments);
         });
     }
 }
@@ -254,7 +302,7 @@ unsafe fn one(
 ) -> Result<(), i32> {
     let InUse { of, by, .. } = used;
     // SAFETY: the caller's promise.
-    if let Some(done) = call(|| unsafe { by.0.copy(of.ctx, addr, host, len, to_host) }) {
+    if let Some(done) = call(|| unsafe { by.client.copy(of.ctx, addr, host, len, to_host) }) {
         return done;
     }
     let (mut off, mut done) = (addr - of.addr, 0);
@@ -340,7 +388,7 @@ fn source(Held { pages, used }: &Held<'_, Plugged>, addr: usize, len: usize) -> 
                 Ok(Source::Dmabuf(fd.try_clone().map_err(failed)?, first + off as u64))
             }
             Reached::Opaque => {
-                let (fd, at) = call(|| used.by.0.export_dmabuf(used.of.ctx, addr, len))
+                let (fd, at) = call(|| used.by.client.export_dmabuf(used.of.ctx, addr, len))
                     .map_err(|errno| Call::ExportDmabuf.refuses(errno))?;
                 vet_file(fd.as_fd(), at, len as u64).map_err(|e| Call::ExportDmabuf.refuses(e.code))?;
                 Ok(Source::Dmabuf(fd, at))
@@ -358,12 +406,12 @@ pub(super) fn end_import(name: u64, id: u64) {
 /// A dma-buf of it.
 pub(super) fn export_dmabuf(addr: usize, len: usize) -> Result<(OwnedFd, u64), i32> {
     let Held { used, .. } = with_pages(addr, len, true)?;
-    call(|| used.by.0.export_dmabuf(used.of.ctx, addr, len))
+    call(|| used.by.client.export_dmabuf(used.of.ctx, addr, len))
 }
 
 /// The clients' names.
 pub(super) fn names() -> String {
     let mut names = Vec::new();
-    ALL.each(|client| names.push(call(|| client.0.name())));
+    ALL.each(|client| names.push(call(|| client.client.name())));
     names.join(", ")
 }

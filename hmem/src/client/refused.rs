@@ -13,13 +13,16 @@ pub enum Call {
     /// dma_map has succeeded, with pieces that are of no use.
     Pieces = 4,
     ExportDmabuf = 5,
+    /// None was called: the client is not for devices.
+    NotForDevices = 6,
 }
 
 impl Call {
     /// That of this number, as [`super::Table`] has it.
     pub(super) fn of(number: u32) -> Call {
-        let all = [Call::Acquire, Call::GetPages, Call::DmaMap, Call::Pieces, Call::ExportDmabuf];
-        all.into_iter().find(|call| *call as u32 == number).unwrap_or_default()
+        let pinning = [Call::Acquire, Call::GetPages, Call::DmaMap];
+        let others = [Call::Pieces, Call::ExportDmabuf, Call::NotForDevices];
+        pinning.into_iter().chain(others).find(|call| *call as u32 == number).unwrap_or_default()
     }
 
     /// What it is called, for people.
@@ -31,6 +34,7 @@ impl Call {
             Call::DmaMap => "the client's dma_map",
             Call::Pieces => "what the client's dma_map answers",
             Call::ExportDmabuf => "the client's export_dmabuf",
+            Call::NotForDevices => "the client, which is not registered for devices",
         }
     }
 
@@ -47,6 +51,13 @@ pub struct Refused {
     pub call: Call,
     /// Above 0.
     pub errno: i32,
+}
+
+impl Refused {
+    /// Whether dma_map has refused whatever memory of its client's there is.
+    pub(super) fn is_for_good(&self) -> bool {
+        self.call == Call::DmaMap && [libc::EOPNOTSUPP, libc::ENOSYS, libc::ENODEV].contains(&self.errno)
+    }
 }
 
 impl From<i32> for Refused {

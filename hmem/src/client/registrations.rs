@@ -24,6 +24,10 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 pub(super) trait Callbacks {
     /// What get_pages and dma_map answer.
     type Pages;
+    /// Why it has no memory for this importer, whatever the address: then it is not called.
+    fn refuses(&self, _importer: Importer) -> Option<Refused> {
+        None
+    }
     fn acquire(&self, addr: usize, len: usize) -> Result<Option<usize>, Refused>;
     fn get_pages(&self, of: &Extent) -> Result<Self::Pages, Refused>;
     /// dma_unmap and put_pages where there are pages, and release.
@@ -301,13 +305,23 @@ impl<C: Callbacks> Registrations<C> {
             r.using += 1;
             return Ok(InUse { all: self, of: r.of, by: r.by.clone() });
         }
+        // What another importer has is the same client's.
+        let known = |r: &&Registration<C>| !r.ended && r.of.covers(addr, len);
+        let found = state.registrations.values().find(known);
+        if let Some(refused) = found.and_then(|r| r.by.refuses(importer)) {
+            return Err(refused);
+        }
         let end = addr.checked_add(len).ok_or(libc::EFAULT)?;
-        let mut last = 0;
+        let (mut last, mut refused) = (0, libc::EFAULT.into());
         loop {
             if state.is_stale(addr, end) {
                 return Err(libc::ESTALE.into());
             }
-            let asked = state.clients.iter_mut().find(|c| c.id > last && !c.leaving).ok_or(libc::EFAULT)?;
+            let asked = state.clients.iter_mut().find(|c| c.id > last && !c.leaving).ok_or(refused)?;
+            if let Some(why) = asked.by.refuses(importer) {
+                (last, refused) = (asked.id, why);
+                continue;
+            }
             asked.running += 1;
             let running = Running { all: self, id: asked.id, by: asked.by.clone() };
             drop(state);

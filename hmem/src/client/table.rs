@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::loaded_library;
@@ -100,6 +100,8 @@ impl Default for DeviceImport {
 pub struct WithDevices {
     /// The first version. Its `size` is that of all.
     pub table: Table,
+    /// How many clients may have memory for a device, as far as is known.
+    pub for_devices: *const AtomicU32,
     /// Has a device use the memory. `revoke` is called with `arg`, once at most and from any thread, when the
     /// client takes the memory back: the device accesses it no more when that returns. It calls nothing here.
     pub import: unsafe extern "C" fn(
@@ -113,6 +115,9 @@ pub struct WithDevices {
     /// The device uses it no more: `revoke` is not called from now on, and no call of it runs.
     pub end_import: unsafe extern "C" fn(registration: u64, import: u64),
 }
+
+// SAFETY: what it points to is for all threads.
+unsafe impl Sync for WithDevices {}
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
 
@@ -139,8 +144,8 @@ unsafe fn all_of(table: *const Table) -> Option<&'static WithDevices> {
 
 /// The table is known from now on: a pointer that reaches all of it.
 pub(super) fn set(table: *const Table) -> bool {
-    // Two threads may find it at once: it is the same one.
-    TABLE.store(table.cast_mut(), Release);
+    // Where two copies of the crate have clients, the first one stays: what it has named ends there.
+    let _ = TABLE.compare_exchange(null_mut(), table.cast_mut(), Release, Relaxed);
     true
 }
 

@@ -31,6 +31,8 @@ mod lone;
 mod own;
 #[path = "verbs_hmem/random.rs"]
 mod random;
+#[path = "verbs_hmem/refusals.rs"]
+mod refusals;
 #[path = "verbs_hmem/scarce.rs"]
 mod scarce;
 

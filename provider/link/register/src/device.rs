@@ -123,7 +123,12 @@ impl Refusal {
 
     /// Whether there was no room, which may be otherwise later.
     pub fn is_for_now(&self) -> bool {
-        is_for_now(self.errno)
+        is_for_now(self.errno) && !self.is_of_client()
+    }
+
+    /// Whether a client has refused its memory, and not the device: no request's end gives it room.
+    pub fn is_of_client(&self) -> bool {
+        self.way == Some(Way::Client) && !self.call.starts_with("ibv_")
     }
 }
 

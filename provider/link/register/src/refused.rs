@@ -9,6 +9,9 @@ const KINDS: usize = Kind::Client as usize + 1;
 /// So many refusals in a row, and the way is not tried again for that kind.
 const MOST: u8 = 8;
 
+/// So many refusals of clients are logged.
+const MOST_OF_CLIENTS: usize = 16;
+
 /// What came of a way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tried {
@@ -22,9 +25,10 @@ struct Tried {
 #[derive(Debug, Default)]
 struct Ways([[Tried; Way::COUNT]; 2]);
 
-/// The same of all kinds; and why memory of a kind was not registered to be written.
+/// The same of all kinds; why memory of a kind was not registered to be written; and refusals of clients that
+/// are known.
 #[derive(Debug, Default)]
-pub(crate) struct Refused([Ways; KINDS], [Option<Refusal>; KINDS]);
+pub(crate) struct Refused([Ways; KINDS], [Option<Refusal>; KINDS], Vec<Refusal>);
 
 impl Refused {
     fn at(&mut self, kind: Kind, for_peers: bool, way: Way) -> &mut Tried {
@@ -51,7 +55,14 @@ impl Refused {
         if !refusal.is_for_now() && ![Kind::System, Kind::Client].contains(&kind) {
             tried.refusals = if refusal.is_for_good() { MOST } else { (tried.refusals + 1).min(MOST) };
         }
-        tried.last.replace(refusal).is_none_or(|last| last != refusal)
+        let is_new = tried.last.replace(refusal).is_none_or(|last| last != refusal);
+        if kind != Kind::Client {
+            return is_new;
+        }
+        // Several clients may refuse in turns.
+        let is_new = self.2.len() < MOST_OF_CLIENTS && !self.2.contains(&refusal);
+        self.2.extend(is_new.then_some(refusal));
+        is_new
     }
 
     /// Memory is not registered to be written, which says nothing of other devices; whether the reason is

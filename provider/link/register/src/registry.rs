@@ -89,7 +89,9 @@ impl<D: Device> Registry<D> {
                 continue;
             }
             let mut found = self.device.register(way, span, uses);
-            if found.as_ref().is_err_and(|(_, errno)| *errno == libc::ENOMEM) && self.make_room(span) {
+            let refusal = |(call, errno)| Refusal { way: Some(way), call, errno };
+            let lacks_room = |refusal: Refusal| refusal.errno == libc::ENOMEM && !refusal.is_of_client();
+            if found.as_ref().err().copied().map(refusal).is_some_and(lacks_room) && self.make_room(span) {
                 found = self.device.register(way, span, uses);
             }
             match found {
@@ -120,8 +122,8 @@ impl<D: Device> Registry<D> {
                     };
                     return Ok((self.number, &self.all.entry(self.number).or_insert(entry).key));
                 }
-                Err((call, errno)) => {
-                    let refusal = Refusal { way: Some(way), call, errno };
+                Err(why) => {
+                    let refusal = refusal(why);
                     refusals.push(refusal);
                     if self.refused.note_refusal(kind, for_peers, way, refusal) {
                         log::info!("memory of {kind:?} is not registered by {refusal}");

@@ -39,6 +39,7 @@ pub(crate) struct Key {
     is_device: bool,
     /// Memory windows may be bound to it.
     binds: bool,
+    is_dmabuf: bool,
 }
 
 impl Key {
@@ -49,7 +50,8 @@ impl Key {
 
     fn new(holder: Holder, (lkey, rkey): (u32, u32), span: Span, iova: u64) -> Key {
         let (first, len) = (span.addr(), span.len() as u64);
-        Key { holder, lkey, rkey, first, iova, len, is_device: span.can(Caps::DEVICE), binds: false }
+        let is_device = span.can(Caps::DEVICE);
+        Key { holder, lkey, rkey, first, iova, len, is_device, binds: false, is_dmabuf: false }
     }
 
     /// A request that names it is about to be posted to this queue pair, which is put in error if the memory
@@ -77,6 +79,11 @@ impl Key {
         self.binds
     }
 
+    /// Whether a dma-buf was registered, and no address.
+    pub(crate) fn is_dmabuf(&self) -> bool {
+        self.is_dmabuf
+    }
+
     /// For peers, where it is of a domain of one peer's.
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
@@ -98,8 +105,8 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Adapter {
     pd: Pd,
-    /// The domains that are a peer's alone, by their numbers.
-    domains: HashMap<u32, Pd>,
+    /// The domains that are a peer's alone, by their numbers, and the queue pair of each.
+    domains: HashMap<u32, (Pd, Option<Breaker>)>,
     /// The kernel has a client for memory of other devices.
     knows_peers: bool,
     /// Why no domain of the peer's alone is there, which dma-bufs need; [`Adapter::try_dmabufs`].
@@ -120,9 +127,9 @@ impl Adapter {
         Adapter { pd: pd.clone(), domains, knows_peers, lacks, takes_dmabufs: false, probe }
     }
 
-    /// A domain is a peer's alone from now on.
-    pub(crate) fn add_domain(&mut self, domain: u32, pd: &Pd) {
-        self.domains.insert(domain, pd.clone());
+    /// A domain is a peer's alone from now on, with this queue pair, if there is one yet.
+    pub(crate) fn add_domain(&mut self, domain: u32, pd: &Pd, pair: Option<&Breaker>) {
+        self.domains.insert(domain, (pd.clone(), pair.cloned()));
     }
 
     /// It is over.
@@ -221,10 +228,11 @@ impl Device for Adapter {
         if way.is_apart() && uses.domain == 0 && uses.is_for_peers() {
             return Err(self.refuse_apart(way, span, uses));
         }
-        let pd = match uses.domain {
-            0 => &self.pd,
-            domain => self.domains.get(&domain).ok_or(NO_DOMAIN)?,
+        let (pd, peer) = match uses.domain {
+            0 => (&self.pd, None),
+            domain => self.domains.get(&domain).map(|(pd, pair)| (pd, pair.as_ref())).ok_or(NO_DOMAIN)?,
         };
+        let is_dmabuf = [Way::Own, Way::DmabufPcie, Way::Dmabuf].contains(&way);
         let (mr, iova) = match way {
             Way::Own | Way::DmabufPcie | Way::Dmabuf => {
                 let (fd, offset) = dmabuf_of(way, span)?;
@@ -235,8 +243,12 @@ impl Device for Adapter {
                 (unsafe { pd.register_dmabuf(part, access(uses)) }, iova)
             }
             Way::Client => {
-                let (mr, keys, iova) = ClientMr::register(pd, span, uses, access(uses))?;
-                return Ok(Key::new(Holder::Client(mr), keys, span, iova));
+                let made = ClientMr::register((pd, peer), span, uses, access(uses))?;
+                let is_dmabuf = made.is_dmabuf;
+                return Ok(Key {
+                    is_dmabuf,
+                    ..Key::new(Holder::Client(made.mr), made.keys, span, made.iova)
+                });
             }
             Way::OnDemand => return self.register_on_demand(span, uses).map(|mr| Key::of(mr, span, first)),
             Way::PeerMemory | Way::Plain => {
@@ -245,7 +257,7 @@ impl Device for Adapter {
             }
         };
         let binds = uses.domain == 0 && uses.is_for_peers();
-        Ok(Key { binds, ..Key::of(mr.map_err(refused)?, span, iova) })
+        Ok(Key { binds, is_dmabuf, ..Key::of(mr.map_err(refused)?, span, iova) })
     }
 
     fn is_there(&self, key: &Key) -> bool {

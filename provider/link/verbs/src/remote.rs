@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use below::{Dest, Lease, NotSent, Piece, Stop};
+use hmem::client::any_serves_devices;
 use hmem::{Caps, Kind, Span};
 use link_api::{Once, Way};
 use rdma_sys::{Mw, ibv_sge};
@@ -115,7 +116,8 @@ fn may_be_apart(span: &Span) -> bool {
 pub(crate) fn reaches(kind: Kind, may: impl FnOnce() -> bool) -> bool {
     match kind {
         Kind::System => true,
-        Kind::Cuda | Kind::Rocr | Kind::Ze | Kind::Client => may(),
+        Kind::Cuda | Kind::Rocr | Kind::Ze => may(),
+        Kind::Client => any_serves_devices() && may(),
         _ => false,
     }
 }
@@ -254,8 +256,14 @@ impl Accesses<'_> {
     /// to be made if there is none.
     fn admit_apart(&mut self, first: u32, lease: u64) -> Option<u64> {
         let Publication { span, read, write } = self.0.objects.seconds.publication(lease)?;
-        if let Some(key) = self.0.objects.seconds.key(lease, first) {
-            return Some(key);
+        if let Some((registration, key)) = self.0.objects.seconds.key(lease, first) {
+            if self.0.objects.registered.key(registration).is_some() {
+                return Some(key);
+            }
+            // A client has taken the memory back: its number may be that of another registration.
+            self.0.objects.seconds.remove_key(lease, first);
+            self.end_lease(registration, true);
+            return None;
         }
         self.0.objects.seconds.want(first);
         if !Joining(self.0).is_usable(first) {

@@ -14,6 +14,8 @@ pub enum Says {
     Dmabuf,
     /// An address that may be registered.
     Address,
+    /// Nothing, as a client that was written before there were adapters.
+    NotForDevices,
     /// Nothing but that it copies; and what it exports.
     Export,
     Opaque,
@@ -54,6 +56,8 @@ struct State {
     /// Calls of dma_map and dma_unmap for a device.
     mapped: u32,
     unmapped: u32,
+    /// Calls of dma_map for a device, also those that are refused.
+    asked: u32,
     wrong: Vec<String>,
     at_unmap: Option<AtUnmap>,
 }
@@ -92,6 +96,7 @@ impl Memory {
             all: HashMap::new(),
             mapped: 0,
             unmapped: 0,
+            asked: 0,
             wrong: Vec::new(),
             at_unmap: None,
         };
@@ -150,6 +155,16 @@ impl Memory {
         (state.mapped, state.unmapped)
     }
 
+    /// How often dma_map was called for a device.
+    pub fn asked(&self) -> u32 {
+        self.state().asked
+    }
+
+    /// How often it was acquired.
+    pub fn acquired(&self) -> u32 {
+        self.state().last as u32
+    }
+
     /// Each callback came in its turn.
     pub fn check(&self) {
         let state = self.state();
@@ -188,6 +203,10 @@ struct Plug(Arc<Memory>);
 impl Client for Plug {
     fn name(&self) -> String {
         "memory of a check".into()
+    }
+
+    fn serves_devices(&self) -> bool {
+        self.0.state().says != Says::NotForDevices
     }
 
     fn acquire(&self, addr: usize, _len: usize) -> Result<Option<usize>, i32> {
@@ -235,6 +254,7 @@ impl Client for Plug {
         let says = self.0.state().says;
         let addr = self.0.state().all.get(&ctx).map_or(0, |of| of.addr);
         if by == Importer::Device {
+            self.0.state().asked += 1;
             if let Says::NotMapped(errno) = says {
                 return Err(errno);
             }

@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use below::Dest;
 use hmem::client::Registered;
 
-use super::apart::{closes, domains, is_one_access, join_second, known, pairs, registrations, turn};
+use super::apart::{closes, domains, fail, is_one_access, join_second, known, pairs, registrations, turn};
 use super::client_memory::{Memory, Says};
 use super::duo::filled as host;
 use super::*;
 
 /// Memory of a client that says this, whose bytes are those of `seed`; and how many registrations the devices had when
 /// its mapping for one ended last.
-struct Own {
-    memory: Arc<Memory>,
+pub struct Own {
+    pub memory: Arc<Memory>,
     client: Registered,
     at_unmap: Arc<AtomicU64>,
 }
 
 impl Own {
-    fn new(says: Says, seed: usize) -> Own {
+    pub fn new(says: Says, seed: usize) -> Own {
         let (memory, client) = Memory::register(2 * LEN, says);
         let at_unmap = Arc::new(AtomicU64::new(u64::MAX));
         let seen = at_unmap.clone();
@@ -30,7 +30,7 @@ impl Own {
     }
 
     /// A part that begins inside of a page, with these bytes.
-    fn filled(&self, len: usize, seed: usize) -> Span {
+    pub fn filled(&self, len: usize, seed: usize) -> Span {
         let span = self.memory.part(4096 + 777, len);
         hmem::write(&[self.memory.alias().part(4096 + 777, len).expect("a part")], 0, &pattern(len, seed));
         span
@@ -53,94 +53,10 @@ impl Own {
         before - left
     }
 
-    fn end(self) {
+    pub fn end(self) {
         self.client.unregister().expect("a client");
         self.memory.check_end();
     }
-}
-
-/// What the path says of memory of a client that says this, for this side and for peers; and whether it was accessed.
-fn says(device: &str, says: Says, said: &str) {
-    set(device, &[]);
-    let own = Own::new(says, 3);
-    let src = own.filled(100_000, 3);
-    let is_taken = !said.contains("by no way");
-    assert_eq!(way(&options(), src), (is_taken, said.to_owned()));
-    let (lent, text) = way_for_peers(&options(), src);
-    let (for_peers, why) = said.split_once(" by ").expect("a way");
-    // For this side it was tried whether the device takes it.
-    assert_eq!((lent, text), (is_taken, format!("{for_peers} for peers by {why}")));
-    own.end();
-    // A call that was refused counts.
-    assert!(!is_taken || (pairs(), domains(), registrations()) == (0, 0, 0), "what is left");
-}
-
-const TAKEN: &str = "Client by its client's mapping";
-
-fn refused(why: &str, errno: i32) -> String {
-    let text = std::io::Error::from_raw_os_error(errno);
-    format!("Client by no way (not its client's mapping: {why}: {text})")
-}
-
-#[test]
-fn memory_of_a_client_is_registered_as_its_dmabuf() {
-    says("sv0", Says::Dmabuf, TAKEN);
-}
-
-#[test]
-fn memory_of_a_client_is_registered_as_what_it_exports() {
-    says("sv0", Says::Export, TAKEN);
-}
-
-#[test]
-fn memory_of_a_client_is_registered_by_an_address_of_the_clients() {
-    says("sv0:nodmabuf", Says::Address, TAKEN);
-}
-
-#[test]
-fn the_path_says_that_the_device_takes_no_dmabuf_of_a_client() {
-    says("sv0:nodmabuf", Says::Dmabuf, &refused("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP));
-}
-
-#[test]
-fn the_path_says_which_callback_of_a_client_has_refused() {
-    says("sv0", Says::NotMapped(libc::ENOSPC), &refused("the client's dma_map", libc::ENOSPC));
-}
-
-#[test]
-fn the_path_says_that_a_client_exports_no_dmabuf() {
-    says("sv0", Says::Opaque, &refused("the client's export_dmabuf", libc::EOPNOTSUPP));
-}
-
-#[test]
-fn a_descriptor_of_a_client_that_is_none_is_not_registered() {
-    says("sv0", Says::Closed, &refused("what the client's dma_map answers", libc::EBADF));
-}
-
-#[test]
-fn a_dmabuf_of_a_client_that_is_too_short_is_not_registered() {
-    says("sv0", Says::Short, &refused("what the client's dma_map answers", libc::EINVAL));
-}
-
-#[test]
-fn pieces_of_a_client_that_have_no_byte_are_not_registered() {
-    says("sv0", Says::Empty, &refused("what the client's dma_map answers", libc::EINVAL));
-}
-
-/// One client's refusals say nothing of another one's memory, however many there are.
-#[test]
-fn memory_of_a_client_is_tried_however_often_that_of_another_one_was_refused() {
-    set("sv0", &[]);
-    let (bad, good) = (Own::new(Says::NotMapped(libc::EOPNOTSUPP), 3), Own::new(Says::Dmabuf, 4));
-    let mut duo = Duo::new(open);
-    for seed in 0..10 {
-        let (accesses, bytes) = duo.counted_send(bad.filled(LEN, seed), Span::leak(LEN));
-        assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");
-    }
-    duo.send_until_accesses(|| good.filled(LEN, 5));
-    drop(duo);
-    bad.end();
-    good.end();
 }
 
 fn messages(says: Says) {
@@ -275,6 +191,47 @@ fn an_address_that_a_client_invalidates_is_not_accessed_by_peers() {
 #[test]
 fn memory_of_a_client_that_is_unregistered_is_not_accessed_by_peers() {
     is_taken_from_peers(Says::Dmabuf, |own| own.client.unregister().expect("a client"));
+}
+
+/// The device refuses to end it: the peer's queue pair is in error before the client has its memory.
+#[test]
+fn memory_that_is_taken_back_and_stays_registered_is_not_accessed_by_peers() {
+    set("sv0", &[]);
+    let own = Own::new(Says::Dmabuf, 3);
+    let (owner, mut peer, _, at, lease) = lent(&own, Way::Get);
+    let before = (registrations(), ibv(c"ibv_modify_qp"));
+    let at_unmap = Arc::new(AtomicU64::new(0));
+    let seen = at_unmap.clone();
+    own.memory.at_unmap(move || seen.store(ibv(c"ibv_modify_qp"), Relaxed));
+    fail(c"ibv_dereg_mr", 1, libc::EIO);
+    own.memory.invalidate(&own.client);
+    assert_eq!(before.0 - registrations(), 1, "a call, which was refused");
+    assert_eq!(at_unmap.load(Relaxed) - before.1, 1, "queue pairs in error when the mapping ended");
+    let local = host(LEN, 9);
+    assert!(!accesses(&mut peer, (Way::Get, at, lease.key, lease.base), local));
+    assert!(text(&[local]) == pattern(LEN, 9), "bytes that were taken back");
+    drop((owner, peer));
+    own.end();
+}
+
+/// A peer that has had its key, and requests it again.
+#[test]
+fn a_key_of_memory_that_was_taken_back_is_not_given_out_again() {
+    set("sv0", &[]);
+    let own = Own::new(Says::Dmabuf, 3);
+    let (mut owner, mut peer) = (open(), open());
+    let (to_peer, at) = join(&mut owner, &mut peer);
+    let lease = owner.publish(own.filled(LEN, 3), true, true).expect("memory that is registered");
+    assert!(owner.admit(to_peer, &lease, true, true).is_none(), "a key for all peers");
+    assert!(join_second((&mut owner, to_peer), (&mut peer, at)));
+    let key = owner.admit(to_peer, &lease, true, true).expect("a key");
+    assert_eq!(owner.admit(to_peer, &lease, true, true), Some(key));
+    assert_eq!(own.take_back(), 2, "of this side, and of the peer's domain");
+    assert!(owner.admit(to_peer, &lease, true, true).is_none(), "a key of what is gone");
+    assert!(owner.end_lease(lease.number, true));
+    drop((owner, peer));
+    own.end();
+    assert_eq!((pairs(), domains(), registrations()), (0, 0, 0), "what is left");
 }
 
 /// A request under way that names it: its queue pair is in error before the client has its memory, also where nothing

@@ -33,6 +33,8 @@ struct State {
     failure: Option<Refused>,
     /// The queue pairs that requests were posted to since none was under way.
     users: Vec<Breaker>,
+    /// That of the peer whose domain it is in.
+    peer: Option<Breaker>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,16 +51,17 @@ impl Shared {
         state.is_revoked = true;
         state.users.drain(..).for_each(|user| user.fail());
         state.end();
-        if let Some((call, errno)) = state.failure {
-            log::error!("{call}: errno {errno}: memory that a client has taken back stays registered");
-        }
     }
 }
 
 impl State {
+    /// Ends the registration. Where that is refused the peer's queue pair ends, by which the peer has a key.
     fn end(&mut self) {
         if let Some(Err(why)) = self.mr.take().map(Mr::deregister) {
-            self.failure = Some(refused(why));
+            self.peer.iter().for_each(Breaker::fail);
+            let (call, errno) = refused(why);
+            log::error!("{call}: errno {errno}: memory of a client stays registered");
+            self.failure = Some((call, errno));
         }
     }
 }
@@ -71,6 +74,16 @@ pub(super) struct ClientMr {
     _memory: DeviceMemory,
 }
 
+/// What was made.
+pub(super) struct Made {
+    pub(super) mr: ClientMr,
+    /// For this side, and for peers.
+    pub(super) keys: (u32, u32),
+    /// What requests call its first byte.
+    pub(super) iova: u64,
+    pub(super) is_dmabuf: bool,
+}
+
 impl Drop for ClientMr {
     fn drop(&mut self) {
         self.shared.lock().end();
@@ -78,15 +91,16 @@ impl Drop for ClientMr {
 }
 
 impl ClientMr {
-    /// Has the client map the memory, and registers what it says.
-    /// Its keys for this side and for peers, and what requests call its first byte, come with it.
+    /// Has the client map the memory, and registers what it says, in a domain that may be of the peer's
+    /// alone which this queue pair leads to.
     pub(super) fn register(
-        pd: &Pd,
+        (pd, peer): (&Pd, Option<&Breaker>),
         span: Span,
         uses: Uses,
         access: Access,
-    ) -> Result<(ClientMr, (u32, u32), u64), Refused> {
+    ) -> Result<Made, Refused> {
         let shared = Shared::default();
+        shared.lock().peer = peer.cloned();
         let revoked = shared.clone();
         let mapped = DeviceMemory::map(span, uses.writes(), Box::new(move || revoked.revoke()));
         let (mapped, memory) = mapped.map_err(|why| (why.call.name(), why.errno))?;
@@ -95,6 +109,7 @@ impl ClientMr {
         if state.is_revoked {
             return Err(TAKEN_BACK);
         }
+        let is_dmabuf = matches!(mapped, Mapped::Dmabuf(..));
         let (made, iova) = match mapped {
             Mapped::Dmabuf(fd, offset) => {
                 let iova = iova(span, offset);
@@ -114,7 +129,7 @@ impl ClientMr {
         let keys = (made.lkey(), made.rkey());
         state.mr = Some(made);
         drop(state);
-        Ok((mr, keys, iova))
+        Ok(Made { mr, keys, iova, is_dmabuf })
     }
 
     pub(super) fn is_there(&self) -> bool {

@@ -32,6 +32,17 @@ fn memory_of_clients_is_tried_however_often_it_was_refused() {
     assert_eq!(all.device().calls, [Way::Client; 20]);
 }
 
+/// Room is the endpoint's affair where the device lacks it.
+#[test]
+fn room_that_a_client_lacks_is_none_that_the_end_of_a_request_gives() {
+    for errno in [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC] {
+        let refusal = Refusal { way: Some(Way::Client), call: "the client's dma_map", errno };
+        assert!(!refusal.is_for_now());
+        assert!(Refusal { call: "ibv_reg_dmabuf_mr", ..refusal }.is_for_now());
+        assert!(Refusal { way: Some(Way::Plain), ..refusal }.is_for_now());
+    }
+}
+
 /// What says nothing of clients ends no way for other memory either.
 #[test]
 fn a_kind_of_which_each_way_was_refused_is_not_kept_by_that_of_clients() {
