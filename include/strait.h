@@ -322,7 +322,8 @@ int strait_unregister_peer_memory_client(struct strait_client *registered);
  # Safety
  `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.
  */
-int strait_invalidate(struct strait_client *registered, uint64_t core_context);
+int strait_invalidate(struct strait_client *registered,
+                      uint64_t core_context);
 
 /*
  What memory `addr` is, and by which path another process or a device reaches `len` bytes there.
