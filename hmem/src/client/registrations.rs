@@ -269,7 +269,8 @@ impl<C: Callbacks> Registrations<C> {
         let mut state = self.lock();
         let (of, by, pages) = loop {
             let Some(r) = state.registrations.get_mut(&name) else { return };
-            if r.using == 0 || forgets!(self, InUse) || forgets!(self, RevokesLast) {
+            let is_forgotten = forgets!(self, RevokesLast);
+            if r.using == 0 || forgets!(self, InUse) || is_forgotten {
                 let pages = match std::mem::replace(&mut r.pages, Pages::Unknown) {
                     Pages::Known(pages) => Some(pages),
                     Pages::Unknown | Pages::Asked => None,
