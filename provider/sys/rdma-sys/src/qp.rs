@@ -76,18 +76,19 @@ type Modify = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_in
 
 /// Puts a queue pair in error from any thread, as long as that is there. Clones are of the same one.
 #[derive(Clone)]
-pub struct Breaker(Arc<Mutex<Option<(NonNull<ibv_qp>, Modify)>>>);
+pub struct Breaker(Arc<Mutex<Option<Live>>>);
 
-// SAFETY: libibverbs' calls may be made from any thread, and the queue pair is there while it is found here.
-unsafe impl Send for Breaker {}
-// SAFETY: as above.
-unsafe impl Sync for Breaker {}
+/// A queue pair that is there.
+struct Live(NonNull<ibv_qp>, Modify);
+
+// SAFETY: libibverbs' calls may be made from any thread.
+unsafe impl Send for Live {}
 
 impl Breaker {
     /// To ERR, as [`Qp::fail`]. One that is gone, or in error, stays so.
     pub fn fail(&self) {
         let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((raw, modify)) = *found {
+        if let Some(Live(raw, modify)) = *found {
             let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
             // SAFETY: not destroyed as long as the lock is held. What is refused is in error.
             let _ = unsafe { modify(raw.as_ptr(), &raw mut attr, IBV_QP_STATE as c_int) };
@@ -173,7 +174,7 @@ impl Qp {
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_qp"))?;
         let granted = QpInit::of(wanted.cap, init.signal_all);
         let cqs = [send_cq.clone(), recv_cq.clone()];
-        let breaker = Breaker(Arc::new(Mutex::new(Some((raw, pd.context().functions().ibv_modify_qp)))));
+        let breaker = Breaker(Arc::new(Mutex::new(Some(Live(raw, pd.context().functions().ibv_modify_qp)))));
         Ok(Qp { raw, breaker, send, recv, granted, pd: pd.clone(), cqs, srq: srq.cloned() })
     }
 
