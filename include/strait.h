@@ -40,9 +40,19 @@
 #define STRAIT_IMPORTER_PROCESS 0
 
 /*
- strait_importer.kind: a device that takes dma-bufs.
+ strait_importer.kind: an adapter, of a client with STRAIT_CLIENT_DEVICES alone. dma_map leaves what it
+ registers: pieces of STRAIT_SG_FD, which are of dma-bufs; of STRAIT_SG_CPU, whose address is registered;
+ or of STRAIT_SG_OPAQUE, for which export_dmabuf is called. An errno if it may not have the memory: after
+ -EOPNOTSUPP, -ENOSYS or -ENODEV the client's dma_map is called for no adapter any more.
  */
 #define STRAIT_IMPORTER_DEVICE 1
+
+/*
+ strait_peer_memory_client.flags: adapters may have memory of this client, as its dma_map says of each
+ registration. A buffer then has up to two registrations at a time, one for each strait_importer.kind, each
+ with its own acquire and its own core_context.
+ */
+#define STRAIT_CLIENT_DEVICES 1
 
 /*
  strait_memory.kind: host memory.
@@ -173,7 +183,8 @@ struct strait_peer_memory_client {
      */
     int (*acquire)(void *arg, uint64_t addr, size_t len, void **context);
     /*
-     Pins the memory and says where it is. `core_context` is what strait_invalidate takes.
+     Pins the memory and says where it is. `core_context` is what strait_invalidate takes; with
+     STRAIT_CLIENT_DEVICES the same memory may have one for processes and one for adapters.
      */
     int (*get_pages)(void *context,
                      uint64_t addr,
@@ -211,6 +222,10 @@ struct strait_peer_memory_client {
      is in *offset.
      */
     int (*export_dmabuf)(void *context, uint64_t addr, size_t len, int *fd, uint64_t *offset);
+    /*
+     STRAIT_CLIENT_DEVICES, or 0. A `size` that ends before it is 0, too.
+     */
+    uint64_t flags;
 };
 
 /*
@@ -293,6 +308,12 @@ int strait_unregister_peer_memory_client(struct strait_client *registered);
  FI_ESTALE, even if other memory comes to the same address, until that registration is closed. A
  transfer that another process has already begun from a mapping of `fd` reads what is in there.
 
+ With STRAIT_CLIENT_DEVICES, `core_context` of an adapter's registration: queue pairs with requests under
+ way that name it are put in error, with all else that is under way with those peers, and ibv_dereg_mr ends
+ each key before dma_unmap. A peer that uses its key later loses its connection. To take back a buffer,
+ acquire refuses it with an errno until both registrations have been invalidated: else an operation of
+ another thread registers it again in between.
+
  The caller must hold no lock that a callback takes.
 
  0; -ENOENT: it is not registered any more, and has been given back also where another thread ended
@@ -301,7 +322,8 @@ int strait_unregister_peer_memory_client(struct strait_client *registered);
  # Safety
  `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.
  */
-int strait_invalidate(struct strait_client *registered, uint64_t core_context);
+int strait_invalidate(struct strait_client *registered,
+                      uint64_t core_context);
 
 /*
  What memory `addr` is, and by which path another process or a device reaches `len` bytes there.

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include <strait.h>
 #include <strait_hmem.h>
@@ -189,7 +190,12 @@ static void device_register(void)
 	c.release = NULL;
 	CHECK(reg_client(&c, &dev.client) == -EINVAL, "no release");
 	c.release = release;
+	c.flags = 2;
+	CHECK(reg_client(&c, &dev.client) == -ENOSYS, "a flag that there is not");
+	c.flags = 0;
 	CHECK(strlen(text(-ESTALE)) > 10 && strlen(text(-ENOMEM)) > 3, "strait_strerror");
+	/* As a program that was compiled before there were flags. */
+	c.size = offsetof(struct strait_peer_memory_client, flags);
 	OK(reg_client(&c, &dev.client));
 	OK(query(dev.at, DEVICE_LEN, &m));
 	CHECK(m.kind == STRAIT_MEMORY_CLIENT, "its kind is %u", m.kind);

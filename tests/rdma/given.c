@@ -6,10 +6,10 @@
  *   given MEMORY MEMORY [revoke|kill]
  *
  * MEMORY is heap, udmabuf or vfio:FUNCTION (BAR 2 of a device that VFIO has), of each process; or memfd, for the stand-in of libibverbs
- * (ci/suite/verbs). NODE is the address of both.
+ * (ci/suite/verbs), or client: a memfd of a client of libstrait.so, which is registered without FI_MR_DMABUF. NODE is the address of both.
  *
- * With revoke the second one has the exporter take its memory back (VFIO_DEVICE_RESET): the other one's next write fails, and what the
- * second one has sent; registered anew it is accessed. With kill the second one is killed while each writes to the other: the writes end, and
+ * With revoke the second one has the exporter take its memory back (VFIO_DEVICE_RESET, strait_invalidate): the other one's next write fails,
+ * and what the second one has sent; registered anew it is accessed. With kill the second one is killed while each writes to the other: the writes end, and
  * a third process takes its place.
  */
 #include "../faults/fab.h"
@@ -26,12 +26,14 @@ struct card {
 	uint64_t key, addr;
 };
 
+#include "client.h"
+
 static struct fab fab;
 static struct fid_mr *mr;
 static fi_addr_t peer;
 static struct card card;
 static unsigned char *at;
-static int dmabuf, vfio_device = -1, other, keeps;
+static int dmabuf, vfio_device = -1, other, keeps, is_client;
 
 static void allocate(const char *memory)
 {
@@ -52,13 +54,16 @@ static void allocate(const char *memory)
 		from = (off_t)region.offset;
 		dmabuf = ioctl(vfio_device, VFIO_DEVICE_FEATURE, &ask);
 		MUST(dmabuf >= 0, "VFIO_DEVICE_FEATURE_DMA_BUF: %s", strerror(errno));
-	} else if (!strcmp(memory, "memfd")) {
+	} else if (!strcmp(memory, "memfd") || !strcmp(memory, "client")) {
+		is_client = *memory == 'c';
 		mapped = dmabuf = of_memfd(LEN);
 	} else {
 		mapped = dmabuf = strcmp(memory, "heap") ? of_udmabuf(LEN) : of_heap(LEN);
 	}
 	at = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, mapped, from);
 	MUST(at != MAP_FAILED, "mmap of %s: %s", memory, strerror(errno));
+	if (is_client)
+		own_register(at, dmabuf);
 }
 
 /* No device pins the mapping by its address, as those of the other exporters: what is accessed is so by the descriptor. */
@@ -80,8 +85,11 @@ static void register_memory(void)
 	struct fi_mr_dmabuf of = { .fd = dmabuf, .offset = skip, .len = LEN - skip, .base_addr = at };
 	struct fi_mr_attr attr = { .dmabuf = &of, .iov_count = 1, .requested_key = 5,
 				   .access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE };
+	struct iovec iov = { .iov_base = at + skip, .iov_len = LEN - skip };
 
-	OK(fi_mr_regattr(fab.domain, &attr, FI_MR_DMABUF, &mr));
+	if (is_client)
+		attr.mr_iov = &iov;
+	OK(fi_mr_regattr(fab.domain, &attr, is_client ? 0 : FI_MR_DMABUF, &mr));
 	card.key = fi_mr_key(mr);
 	card.addr = (uintptr_t)at;
 }
@@ -195,14 +203,17 @@ static void taken_back(int role)
 	if (role == 1) {
 		/* Without a receive it is under way until the other one's end. */
 		POST(&fab, &op, fi_tsend(fab.ep, bytes, PIECE, NULL, peer, TAG + 1, &op));
-		MUST(!ioctl(vfio_device, VFIO_DEVICE_RESET), "VFIO_DEVICE_RESET: %s", strerror(errno));
+		if (is_client)
+			own_take_back();
+		else
+			MUST(!ioctl(vfio_device, VFIO_DEVICE_RESET), "VFIO_DEVICE_RESET: %s", strerror(errno));
 	}
 	meet();
 	if (role == 0)
 		put(&op, 8192, IN, PIECE);
 	for (uint64_t start = now_ns(); op.state == PENDING; fab_poll(&fab))
 		MUST(now_ns() - start < 20000000000u, "no end of what was under way");
-	printf("    taken back by VFIO_DEVICE_RESET: process %d has %s\n", role, fi_strerror(op.err));
+	printf("    taken back: process %d has %s\n", role, fi_strerror(op.err));
 	MUST(op.state == FAILED, "it was done");
 	meet();
 	OK(fi_close(&mr->fid));
@@ -253,11 +264,11 @@ static void begin_with(const char *memory, int end, int role)
 	if (!at) {
 		allocate(memory);
 		fab_open(&fab, (struct fab_options){ .cq_size = 128, .tx_size = 64 });
-		if (!strcmp(memory, "memfd"))
+		if (!strcmp(memory, "memfd") || is_client)
 			have_no_pages();
 		register_memory();
 		/* The registration has its own. */
-		if (!keeps)
+		if (!keeps && !is_client)
 			close(dmabuf);
 	} else {
 		card = (struct card){ .key = fi_mr_key(mr), .addr = (uintptr_t)at };

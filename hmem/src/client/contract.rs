@@ -27,7 +27,7 @@ pub enum Place {
 pub enum Importer {
     /// Another process of this host, or the CPU.
     Process,
-    /// A device that takes dma-bufs.
+    /// An adapter (RDMA).
     Device,
 }
 
@@ -39,6 +39,12 @@ pub enum Importer {
 pub trait Client: Send + Sync {
     /// What it is called.
     fn name(&self) -> String;
+
+    /// Whether adapters may get its memory, as dma_map for a device says. Asked once. Without it no callback
+    /// is called for a device.
+    fn serves_devices(&self) -> bool {
+        false
+    }
 
     /// Whether `addr` is its: then, what it calls this registration. An error means that it is, but
     /// cannot be used.

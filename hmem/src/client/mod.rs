@@ -7,22 +7,29 @@
 //! whether a library was loaded with RTLD_LOCAL, and a process without `libstrait.so` pays nothing.
 
 mod contract;
+mod device;
 mod entries;
+mod import;
+mod imports;
 mod owner;
+mod refused;
 mod registrations;
 mod table;
+mod twins;
 
 pub use contract::{Client, Importer, Place, Segment};
-pub use entries::{OWN, register};
+pub use device::{DeviceMemory, Mapped};
+pub use entries::{own, register};
 pub use owner::Registered;
-pub use table::{FileExport, Table};
+pub use refused::{Call, Refused};
+pub use table::{DeviceImport, FileExport, Table, WithDevices};
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{Codes, Error};
 use crate::kind::Kind;
-use crate::memory::{Allocate, Copies, Handles, Memory, Pages};
+use crate::memory::{AdapterWrites, Allocate, Copies, Handles, Memory, Pages};
 use crate::share::{Export, HandleType};
 
 /// Those of the clients are errnos.
@@ -38,6 +45,12 @@ fn table() -> Result<&'static Table, Error> {
 
 fn answer(code: i32) -> Result<(), Error> {
     if code == 0 { Ok(()) } else { Err(Error::new(&CODES, code)) }
+}
+
+/// Whether some client of the process may have memory for a device, as far as is known.
+pub fn any_serves_devices() -> bool {
+    // SAFETY: the table's owner counts there, and never lets go of it.
+    table::with_devices().is_some_and(|table| unsafe { &*table.for_devices }.load(Relaxed) != 0)
 }
 
 /// What is registered is kept.
@@ -82,6 +95,11 @@ impl Memory for Clients {
         let Some(table) = table::get() else { return false };
         // SAFETY: the table's owner counts there, and never lets go of it; plain numbers.
         unsafe { (*table.clients).load(Relaxed) != 0 && (table.acquire)(addr, len) != 0 }
+    }
+
+    /// A device may access what the client maps for it, and the client sees what was written then.
+    fn adapter_writes(&self, _addr: usize) -> AdapterWrites {
+        AdapterWrites::Seen
     }
 
     fn get_pages(&self, addr: usize, len: usize, write: bool) -> Result<Pages, Error> {

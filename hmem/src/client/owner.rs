@@ -11,13 +11,15 @@
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::contract::{Client, Importer, Place, Segment};
+use super::import::Revoke;
+use super::refused::{Call, Refused};
 use super::registrations::{Callbacks, Extent, Held, InUse, Registrations};
 use super::table::{FileExport, MOST};
 use crate::presence;
-use crate::share::{File, describe_file};
+use crate::share::{File, describe_file, vet_file};
 
 /// Most registrations kept for later.
 const BOUND: usize = 256;
@@ -25,14 +27,54 @@ const BOUND: usize = 256;
 /// How many clients there are.
 pub(super) static COUNT: AtomicU32 = AtomicU32::new(0);
 
+/// How many of them may have memory for a device, as far as is known.
+pub(super) static FOR_DEVICES: AtomicU32 = AtomicU32::new(0);
+
 static ALL: LazyLock<Registrations<Plugged>> = LazyLock::new(|| Registrations::new(BOUND));
 
-struct Plugged(Box<dyn Client>);
+struct Plugged {
+    client: Box<dyn Client>,
+    /// Why a device gets none of its memory: no callback is called for one any more.
+    refuses: Mutex<Option<Refused>>,
+}
 
-/// A piece of memory, as this process reaches it.
+impl Plugged {
+    fn new(client: Box<dyn Client>) -> Plugged {
+        let is_for_devices = client.serves_devices();
+        let refused = Call::NotForDevices.refuses(libc::EOPNOTSUPP);
+        FOR_DEVICES.fetch_add(is_for_devices.into(), Relaxed);
+        Plugged { client, refuses: Mutex::new((!is_for_devices).then_some(refused)) }
+    }
+
+    fn refusal(&self) -> MutexGuard<'_, Option<Refused>> {
+        self.refuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its memory goes to devices no more, until it is registered again.
+    fn note_refusal(&self, refused: Refused) {
+        if self.refusal().replace(refused).is_none() {
+            FOR_DEVICES.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Plugged {
+    fn drop(&mut self) {
+        if self.refusal().is_none() {
+            FOR_DEVICES.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// A piece of memory, as this process reaches it, or a device.
 enum Reached {
     Cpu(usize),
-    File { map: File, fd: OwnedFd, off: u64 },
+    /// What the processor does not access has no mapping.
+    File {
+        map: Option<File>,
+        fd: OwnedFd,
+        off: u64,
+    },
     Opaque,
 }
 
@@ -70,7 +112,7 @@ pub struct Registered(u64);
 /// Registers a client; the table is known.
 pub(super) fn register(client: Box<dyn Client>) -> Result<Registered, i32> {
     outside()?;
-    let id = ALL.register(Plugged(client));
+    let id = ALL.register(Plugged::new(client));
     // The first one: other copies of this crate may still think that this library is not loaded.
     if COUNT.fetch_add(1, Relaxed) == 0 {
         presence::outlive_answers();
@@ -99,18 +141,33 @@ impl Registered {
 impl Callbacks for Plugged {
     type Pages = Pinned;
 
-    fn acquire(&self, addr: usize, len: usize) -> Result<Option<usize>, i32> {
-        call(|| self.0.acquire(addr, len))
+    fn refuses(&self, importer: Importer) -> Option<Refused> {
+        if importer == Importer::Device { *self.refusal() } else { None }
     }
 
-    fn get_pages(&self, of: &Extent) -> Result<Pinned, i32> {
-        let client = &*self.0;
-        let mut segments = call(|| client.get_pages(of.ctx, of.addr, of.len, of.write, of.name))?;
-        if let Err(e) = call(|| client.dma_map(of.ctx, Importer::Process, &mut segments)) {
-            call(|| client.put_pages(of.ctx, &segments));
-            return Err(e);
+    fn acquire(&self, addr: usize, len: usize) -> Result<Option<usize>, Refused> {
+        call(|| self.client.acquire(addr, len)).map_err(|errno| Call::Acquire.refuses(errno))
+    }
+
+    fn get_pages(&self, of: &Extent) -> Result<Pinned, Refused> {
+        let client = &*self.client;
+        let mut segments = call(|| client.get_pages(of.ctx, of.addr, of.len, of.write, of.name))
+            .map_err(|errno| Call::GetPages.refuses(errno))?;
+        let before = segments.clone();
+        if let Err(errno) = call(|| client.dma_map(of.ctx, of.importer, &mut segments)) {
+            call(|| client.put_pages(of.ctx, &before));
+            let refused = Call::DmaMap.refuses(errno);
+            if of.importer == Importer::Device && refused.is_for_good() {
+                self.note_refusal(refused);
+            }
+            return Err(refused);
+        }
+        if !segments.iter().map(|s| s.len).eq(before.iter().map(|s| s.len)) {
+            self.unmap(of, &before);
+            return Err(Call::Pieces.refuses(libc::EINVAL));
         }
         let total = segments.iter().try_fold(0usize, |t, s| t.checked_add(s.len));
+        let reach = |s| reach(s, of.importer);
         let reached = segments.iter().map(reach).collect::<Result<Vec<_>, i32>>();
         match reached {
             Ok(reached) if total == Some(of.len) && segments.len() <= MOST => {
@@ -118,33 +175,33 @@ impl Callbacks for Plugged {
             }
             // The answer does not match the request.
             wrong => {
-                self.unmap(of.ctx, &segments);
-                Err(wrong.err().unwrap_or(libc::EINVAL))
+                self.unmap(of, &segments);
+                Err(Call::Pieces.refuses(wrong.err().unwrap_or(libc::EINVAL)))
             }
         }
     }
 
-    fn give_back(&self, ctx: usize, pages: Option<Arc<Pinned>>) {
+    fn give_back(&self, of: &Extent, pages: Option<Arc<Pinned>>) {
         if let Some(pages) = pages {
             let segments = pages.segments.clone();
             // The mappings of this process go first.
             drop(pages);
-            self.unmap(ctx, &segments);
+            self.unmap(of, &segments);
         }
-        call(|| self.0.release(ctx));
+        call(|| self.client.release(of.ctx));
     }
 }
 
 impl Plugged {
-    fn unmap(&self, ctx: usize, segments: &[Segment]) {
+    fn unmap(&self, of: &Extent, segments: &[Segment]) {
         call(|| {
-            self.0.dma_unmap(ctx, Importer::Process, segments);
-            self.0.put_pages(ctx, segments);
+            self.client.dma_unmap(of.ctx, of.importer, segments);
+            self.client.put_pages(of.ctx, segments);
         });
     }
 }
 
-fn reach(s: &Segment) -> Result<Reached, i32> {
+fn reach(s: &Segment, importer: Importer) -> Result<Reached, i32> {
     match s.place {
         Place::Cpu(at) => Ok(Reached::Cpu(at)),
         Place::Opaque => Ok(Reached::Opaque),
@@ -154,7 +211,15 @@ fn reach(s: &Segment) -> Result<Reached, i32> {
             let again = || unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
             let failed = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EBADF);
             let fd = again().map_err(failed)?;
-            let map = File::map(again().map_err(failed)?, off, s.len as u64).map_err(|e| e.code)?;
+            let map = match importer {
+                Importer::Process => {
+                    Some(File::map(again().map_err(failed)?, off, s.len as u64).map_err(|e| e.code)?)
+                }
+                Importer::Device => {
+                    vet_file(fd.as_fd(), off, s.len as u64).map_err(|e| e.code)?;
+                    None
+                }
+            };
             Ok(Reached::File { map, fd, off })
         }
         Place::File(..) => Err(libc::EBADF),
@@ -163,12 +228,16 @@ fn reach(s: &Segment) -> Result<Reached, i32> {
 
 fn with_pages(addr: usize, len: usize, write: bool) -> Result<Held<'static, Plugged>, i32> {
     outside()?;
-    ALL.hold(addr, len, write)
+    Ok(ALL.hold((addr, len), write, Importer::Process)?)
 }
 
 /// Whether `addr` is a client's; also, if the client says that it cannot be used now.
 pub(super) fn is_a_clients(addr: usize, len: usize) -> bool {
-    len > 0 && outside().is_ok() && !matches!(ALL.use_one(addr, len, true), Err(libc::EFAULT))
+    let is_none = || {
+        let found = ALL.use_one((addr, len), true, Importer::Process);
+        found.is_err_and(|refused| refused.errno == libc::EFAULT)
+    };
+    len > 0 && outside().is_ok() && !is_none()
 }
 
 /// Registers `addr..addr+len`, and names the registration.
@@ -233,7 +302,7 @@ unsafe fn one(
 ) -> Result<(), i32> {
     let InUse { of, by, .. } = used;
     // SAFETY: the caller's promise.
-    if let Some(done) = call(|| unsafe { by.0.copy(of.ctx, addr, host, len, to_host) }) {
+    if let Some(done) = call(|| unsafe { by.client.copy(of.ctx, addr, host, len, to_host) }) {
         return done;
     }
     let (mut off, mut done) = (addr - of.addr, 0);
@@ -245,8 +314,8 @@ unsafe fn one(
         let n = (s.len - off).min(len - done);
         let (at, _access) = match reached {
             Reached::Cpu(at) => (*at, None),
-            Reached::File { map, .. } => (map.at(), map.cpu_access(!to_host).map_err(|e| e.code)?),
-            Reached::Opaque => return Err(libc::EOPNOTSUPP),
+            Reached::File { map: Some(map), .. } => (map.at(), map.cpu_access(!to_host).map_err(|e| e.code)?),
+            Reached::File { map: None, .. } | Reached::Opaque => return Err(libc::EOPNOTSUPP),
         };
         let at = std::ptr::with_exposed_provenance_mut::<u8>(at + off);
         // SAFETY: the client says that the segment is there, or it is mapped here, and stays while it is
@@ -279,15 +348,70 @@ pub(super) fn map(addr: usize, len: usize) -> Result<Vec<FileExport>, i32> {
     Ok(out)
 }
 
+/// What a device registers of a client's memory.
+pub(super) enum Source {
+    /// A part of a dma-buf that begins there.
+    Dmabuf(OwnedFd, u64),
+    /// This address.
+    Address(usize),
+}
+
+/// Has a device use `addr..addr+len`, which is in one piece: what it registers, the registration, and the
+/// number of its import.
+pub(super) fn import(
+    (addr, len): (usize, usize),
+    write: bool,
+    revoke: Revoke,
+) -> Result<(Source, u64, u64), Refused> {
+    outside()?;
+    let held = ALL.hold((addr, len), write, Importer::Device)?;
+    let source = source(&held, addr, len)?;
+    let id = ALL.import(&held, revoke)?;
+    Ok((source, held.used.of.name, id))
+}
+
+fn source(Held { pages, used }: &Held<'_, Plugged>, addr: usize, len: usize) -> Result<Source, Refused> {
+    let mut off = addr - used.of.addr;
+    for (s, reached) in pages.segments.iter().zip(&pages.reached) {
+        if off >= s.len {
+            off -= s.len;
+            continue;
+        }
+        // Each registration of a device is of one dma-buf.
+        if len > s.len - off {
+            return Err(Call::Pieces.refuses(libc::EOPNOTSUPP));
+        }
+        let failed = |e: std::io::Error| Call::Pieces.refuses(e.raw_os_error().unwrap_or(libc::EBADF));
+        return match reached {
+            Reached::Cpu(at) => Ok(Source::Address(at + off)),
+            Reached::File { fd, off: first, .. } => {
+                Ok(Source::Dmabuf(fd.try_clone().map_err(failed)?, first + off as u64))
+            }
+            Reached::Opaque => {
+                let (fd, at) = call(|| used.by.client.export_dmabuf(used.of.ctx, addr, len))
+                    .map_err(|errno| Call::ExportDmabuf.refuses(errno))?;
+                vet_file(fd.as_fd(), at, len as u64).map_err(|e| Call::ExportDmabuf.refuses(e.code))?;
+                Ok(Source::Dmabuf(fd, at))
+            }
+        };
+    }
+    Err(Call::Pieces.refuses(libc::EINVAL))
+}
+
+/// That device uses it no more.
+pub(super) fn end_import(name: u64, id: u64) {
+    ALL.end_import(name, id);
+}
+
 /// A dma-buf of it.
 pub(super) fn export_dmabuf(addr: usize, len: usize) -> Result<(OwnedFd, u64), i32> {
     let Held { used, .. } = with_pages(addr, len, true)?;
-    call(|| used.by.0.export_dmabuf(used.of.ctx, addr, len))
+    call(|| used.by.client.export_dmabuf(used.of.ctx, addr, len))
 }
 
 /// The clients' names.
 pub(super) fn names() -> String {
     let mut names = Vec::new();
-    ALL.each(|client| names.push(call(|| client.0.name())));
+    ALL.each(|client| names.push(call(|| client.client.name())));
     names.join(", ")
 }

@@ -8,30 +8,30 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
+use super::contract::Importer;
+use super::import::Import;
+use super::refused::Refused;
+#[cfg(all(test, loom))]
+use super::twins::Twin;
+use super::twins::forgets;
+
 #[cfg(all(test, loom))]
 use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(all(test, loom)))]
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Whether a twin forgets this rule; never outside of loom's tests.
-macro_rules! forgets {
-    ($all:expr, $twin:ident) => {{
-        #[cfg(all(test, loom))]
-        let forgets = $all.twin == Twin::$twin;
-        #[cfg(not(all(test, loom)))]
-        let forgets = false;
-        forgets
-    }};
-}
-
 /// The callbacks of a client, as far as their order is concerned.
 pub(super) trait Callbacks {
     /// What get_pages and dma_map answer.
     type Pages;
-    fn acquire(&self, addr: usize, len: usize) -> Result<Option<usize>, i32>;
-    fn get_pages(&self, of: &Extent) -> Result<Self::Pages, i32>;
+    /// Why it has no memory for this importer, whatever the address: then it is not called.
+    fn refuses(&self, _importer: Importer) -> Option<Refused> {
+        None
+    }
+    fn acquire(&self, addr: usize, len: usize) -> Result<Option<usize>, Refused>;
+    fn get_pages(&self, of: &Extent) -> Result<Self::Pages, Refused>;
     /// dma_unmap and put_pages where there are pages, and release.
-    fn give_back(&self, ctx: usize, pages: Option<Arc<Self::Pages>>);
+    fn give_back(&self, of: &Extent, pages: Option<Arc<Self::Pages>>);
 }
 
 /// What a registration is of.
@@ -43,6 +43,7 @@ pub(super) struct Extent {
     pub(super) addr: usize,
     pub(super) len: usize,
     pub(super) write: bool,
+    pub(super) importer: Importer,
 }
 
 impl Extent {
@@ -59,18 +60,20 @@ enum Pages<P> {
     Known(Arc<P>),
 }
 
-struct Registration<C: Callbacks> {
+pub(super) struct Registration<C: Callbacks> {
     of: Extent,
     /// The client's number, and its callbacks.
     client: u64,
     by: Arc<C>,
     pages: Pages<C::Pages>,
-    /// Operations that use it just now.
-    using: u32,
+    /// Operations that use it just now, and imports.
+    pub(super) using: u32,
+    /// Of devices.
+    pub(super) imports: Vec<Import>,
     /// How many have it registered (fi_mr).
     pins: u32,
     /// A thread gives it back: no operation begins to use it.
-    ended: bool,
+    pub(super) ended: bool,
 }
 
 struct Listed<C> {
@@ -90,41 +93,22 @@ struct Stale {
     len: usize,
 }
 
-struct State<C: Callbacks> {
+pub(super) struct State<C: Callbacks> {
     last_name: u64,
     /// In the order of their numbers.
     clients: Vec<Listed<C>>,
-    registrations: BTreeMap<u64, Registration<C>>,
+    pub(super) registrations: BTreeMap<u64, Registration<C>>,
     stale: Vec<Stale>,
-}
-
-/// A rule that a twin forgets.
-#[cfg(all(test, loom))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Twin {
-    Sound,
-    /// A registration that ends leaves the list before its callbacks.
-    LeavesListFirst,
-    /// Unregistering does not wait for callbacks outside registrations.
-    Running,
-    /// What was invalidated meanwhile is registered.
-    PinsEnded,
-    /// What is acquired while other registered memory at the address is invalidated is not looked at again.
-    StaleOnce,
-    /// Giving back does not wait for operations.
-    InUse,
-    /// The last operation that uses a registration wakes nothing.
-    Silent,
 }
 
 pub(super) struct Registrations<C: Callbacks> {
     state: Mutex<State<C>>,
     /// Something has ended that may be waited for.
-    ended: Condvar,
+    pub(super) ended: Condvar,
     /// Most registrations kept for later.
     bound: usize,
     #[cfg(all(test, loom))]
-    twin: Twin,
+    pub(super) twin: Twin,
 }
 
 /// A registration in use; until this is dropped it stays as it is.
@@ -172,7 +156,7 @@ impl<C: Callbacks> Drop for Running<'_, C> {
 }
 
 impl<C: Callbacks> State<C> {
-    fn new_name(&mut self) -> u64 {
+    pub(super) fn new_name(&mut self) -> u64 {
         self.last_name += 1;
         self.last_name
     }
@@ -206,11 +190,11 @@ impl<C: Callbacks> Registrations<C> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<C>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State<C>>) -> MutexGuard<'a, State<C>> {
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State<C>>) -> MutexGuard<'a, State<C>> {
         self.ended.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -279,15 +263,19 @@ impl<C: Callbacks> Registrations<C> {
                 drop(ended);
             }
         }
+        if !forgets!(self, RevokesLast) {
+            self.revoke_imports(name);
+        }
         let mut state = self.lock();
-        let (ctx, by, pages) = loop {
+        let (of, by, pages) = loop {
             let Some(r) = state.registrations.get_mut(&name) else { return };
-            if r.using == 0 || forgets!(self, InUse) {
+            let is_forgotten = forgets!(self, RevokesLast);
+            if r.using == 0 || forgets!(self, InUse) || is_forgotten {
                 let pages = match std::mem::replace(&mut r.pages, Pages::Unknown) {
                     Pages::Known(pages) => Some(pages),
                     Pages::Unknown | Pages::Asked => None,
                 };
-                break (r.of.ctx, r.by.clone(), pages);
+                break (r.of, r.by.clone(), pages);
             }
             state = self.wait(state);
         };
@@ -295,33 +283,51 @@ impl<C: Callbacks> Registrations<C> {
         let off = Off(self, name);
         if forgets!(self, LeavesListFirst) {
             drop(off);
-            by.give_back(ctx, pages);
+            by.give_back(&of, pages);
             return;
         }
-        by.give_back(ctx, pages);
+        by.give_back(&of, pages);
         drop(off);
     }
 
-    /// The registration that `addr..addr+len` is in, made if there is none. EFAULT: no client's.
-    pub(super) fn use_one(&self, addr: usize, len: usize, write: bool) -> Result<InUse<'_, C>, i32> {
+    /// The registration for this importer that `addr..addr+len` is in, made if there is none. EFAULT: no
+    /// client's.
+    pub(super) fn use_one(
+        &self,
+        (addr, len): (usize, usize),
+        write: bool,
+        importer: Importer,
+    ) -> Result<InUse<'_, C>, Refused> {
         let mut state = self.lock();
-        let fits = |r: &&mut Registration<C>| !r.ended && r.of.covers(addr, len) && (r.of.write || !write);
+        let fits = |r: &&mut Registration<C>| {
+            !r.ended && r.of.importer == importer && r.of.covers(addr, len) && (r.of.write || !write)
+        };
         if let Some(r) = state.registrations.values_mut().rev().find(fits) {
             r.using += 1;
             return Ok(InUse { all: self, of: r.of, by: r.by.clone() });
         }
+        // What another importer has is the same client's.
+        let known = |r: &&Registration<C>| !r.ended && r.of.covers(addr, len);
+        let found = state.registrations.values().find(known);
+        if let Some(refused) = found.and_then(|r| r.by.refuses(importer)) {
+            return Err(refused);
+        }
         let end = addr.checked_add(len).ok_or(libc::EFAULT)?;
-        let mut last = 0;
+        let (mut last, mut refused) = (0, libc::EFAULT.into());
         loop {
             if state.is_stale(addr, end) {
-                return Err(libc::ESTALE);
+                return Err(libc::ESTALE.into());
             }
-            let asked = state.clients.iter_mut().find(|c| c.id > last && !c.leaving).ok_or(libc::EFAULT)?;
+            let asked = state.clients.iter_mut().find(|c| c.id > last && !c.leaving).ok_or(refused)?;
+            if let Some(why) = asked.by.refuses(importer) {
+                (last, refused) = (asked.id, why);
+                continue;
+            }
             asked.running += 1;
             let running = Running { all: self, id: asked.id, by: asked.by.clone() };
             drop(state);
             if let Some(ctx) = running.by.acquire(addr, len)? {
-                return self.add(&running, Extent { name: 0, ctx, addr, len, write });
+                return self.add(&running, Extent { name: 0, ctx, addr, len, write, importer });
             }
             last = running.id;
             drop(running);
@@ -330,20 +336,28 @@ impl<C: Callbacks> Registrations<C> {
     }
 
     /// Lists what has been acquired, while that callback counts as running.
-    fn add(&self, by: &Running<'_, C>, of: Extent) -> Result<InUse<'_, C>, i32> {
+    fn add(&self, by: &Running<'_, C>, of: Extent) -> Result<InUse<'_, C>, Refused> {
         let mut state = self.lock();
         let of = Extent { name: state.new_name(), ..of };
         // Memory at this address may have been invalidated while the client was asked.
         let is_stale = state.is_stale(of.addr, of.addr + of.len) && !forgets!(self, StaleOnce);
-        let (client, pages) = (by.id, Pages::Unknown);
-        let new = Registration { of, client, by: by.by.clone(), pages, using: 1, pins: 0, ended: is_stale };
+        let new = Registration {
+            of,
+            client: by.id,
+            by: by.by.clone(),
+            pages: Pages::Unknown,
+            using: 1,
+            imports: Vec::new(),
+            pins: 0,
+            ended: is_stale,
+        };
         state.registrations.insert(of.name, new);
         let used = InUse { all: self, of, by: by.by.clone() };
         if is_stale {
             drop(state);
             drop(used);
             self.finish(of.name);
-            return Err(libc::ESTALE);
+            return Err(libc::ESTALE.into());
         }
         let idle = |r: &&Registration<C>| !r.ended && r.using == 0 && r.pins == 0;
         let evicted = match state.registrations.len() > self.bound {
@@ -360,8 +374,13 @@ impl<C: Callbacks> Registrations<C> {
 
     /// The same with its pages, which are got from the client if they are not there yet. A registration that
     /// gets none is not kept.
-    pub(super) fn hold(&self, addr: usize, len: usize, write: bool) -> Result<Held<'_, C>, i32> {
-        let used = self.use_one(addr, len, write)?;
+    pub(super) fn hold(
+        &self,
+        at: (usize, usize),
+        write: bool,
+        importer: Importer,
+    ) -> Result<Held<'_, C>, Refused> {
+        let used = self.use_one(at, write, importer)?;
         match self.pages(&used) {
             Ok(pages) => Ok(Held { pages, used }),
             Err(e) => {
@@ -389,7 +408,7 @@ impl<C: Callbacks> Registrations<C> {
         }
     }
 
-    fn pages(&self, used: &InUse<'_, C>) -> Result<Arc<C::Pages>, i32> {
+    fn pages(&self, used: &InUse<'_, C>) -> Result<Arc<C::Pages>, Refused> {
         let name = used.of.name;
         let mut state = self.lock();
         loop {
@@ -413,7 +432,7 @@ impl<C: Callbacks> Registrations<C> {
 
     /// Registers `addr..addr+len`, and names the registration.
     pub(super) fn pin(&self, addr: usize, len: usize, write: bool) -> Result<u64, i32> {
-        let held = self.hold(addr, len, write)?;
+        let held = self.hold((addr, len), write, Importer::Process)?;
         let name = held.used.of.name;
         let mut state = self.lock();
         let r = state.registrations.get_mut(&name).ok_or(libc::ESTALE)?;

@@ -24,6 +24,19 @@ struct Seen {
     put: AtomicUsize,
     /// Calls of get_pages that it refuses.
     refuses: AtomicUsize,
+    /// A device of its first registration: whether that has the memory.
+    has: Mutex<Has>,
+    /// Calls that take it from there.
+    revoking: AtomicUsize,
+}
+
+#[derive(Debug, Default, PartialEq)]
+enum Has {
+    #[default]
+    NotYet,
+    Registered,
+    Revoked,
+    Ended,
 }
 
 impl Seen {
@@ -39,7 +52,7 @@ struct Model(StdArc<Seen>);
 impl Callbacks for Model {
     type Pages = usize;
 
-    fn acquire(&self, addr: usize, _len: usize) -> Result<Option<usize>, i32> {
+    fn acquire(&self, addr: usize, _len: usize) -> Result<Option<usize>, Refused> {
         self.0.call();
         if addr >= 100 {
             return Ok(None);
@@ -48,19 +61,20 @@ impl Callbacks for Model {
         Ok(Some(self.0.generation.load(SeqCst)))
     }
 
-    fn get_pages(&self, of: &Extent) -> Result<usize, i32> {
+    fn get_pages(&self, of: &Extent) -> Result<usize, Refused> {
         self.0.call();
         let left = self.0.refuses.load(SeqCst);
         if left > 0 {
             self.0.refuses.store(left - 1, SeqCst);
-            return Err(libc::ENOMEM);
+            return Err(libc::ENOMEM.into());
         }
         self.0.pinned.fetch_add(1, SeqCst);
         Ok(of.ctx)
     }
 
-    fn give_back(&self, _ctx: usize, pages: Option<StdArc<usize>>) {
+    fn give_back(&self, of: &Extent, pages: Option<StdArc<usize>>) {
         self.0.call();
+        assert!(of.name != FIRST || *self.0.has.lock().unwrap() != Has::Registered, "a device has it");
         if pages.is_some() {
             self.0.put.fetch_add(1, SeqCst);
         }
@@ -119,8 +133,12 @@ fn model(
 
 fn nothing(_: &Side) {}
 
+fn is_stale(side: &Side) -> bool {
+    side.all.use_one((0, 8), true, Importer::Process).is_err_and(|e| e.errno == libc::ESTALE)
+}
+
 fn touch(side: &Side) {
-    drop(side.all.hold(0, 8, true));
+    drop(side.all.hold((0, 8), true, Importer::Process));
 }
 
 fn unregister_beside(twin: Twin, first: fn(&Side), one: fn(&Side)) {
@@ -168,7 +186,7 @@ fn twin_whose_registrations_leave_the_list_before_their_callbacks() {
 
 #[test]
 fn no_callback_of_an_eviction_runs_after_unregister() {
-    unregister_beside(Twin::Sound, touch, |side| drop(side.all.hold(50, 8, true)));
+    unregister_beside(Twin::Sound, touch, |side| drop(side.all.hold((50, 8), true, Importer::Process)));
 }
 
 #[test]
@@ -199,7 +217,7 @@ fn two_invalidations_have_given_back_when_they_return() {
 
 fn copy_beside_an_invalidation(twin: Twin) {
     let copies = |side: &Side| {
-        let Ok(held) = side.all.hold(0, 8, true) else { return };
+        let Ok(held) = side.all.hold((0, 8), true, Importer::Process) else { return };
         let name = held.used.of.name;
         let (seen, before) = (&side.seen, side.seen.released.load(SeqCst));
         // The other thread ends the first registration alone.
@@ -233,7 +251,7 @@ fn pin_beside_an_invalidation(twin: Twin) {
         // Not the registration that is invalidated: other memory.
         let Ok(name) = side.all.pin(0, 8, true) else { return };
         if side.seen.generation.load(SeqCst) > 0 && name == FIRST {
-            assert!(matches!(side.all.use_one(0, 8, true), Err(libc::ESTALE)), "open after invalidate");
+            assert!(is_stale(side), "open after invalidate");
         }
         side.all.unpin(name);
     };
@@ -255,7 +273,7 @@ fn other_memory_beside_an_invalidation(twin: Twin) {
     let first = |side: &Side| assert_eq!(side.all.pin(0, 8, false), Ok(FIRST));
     // Not covered by the registration, which is for reading.
     let writes = |side: &Side| {
-        let used = side.all.use_one(0, 8, true);
+        let used = side.all.use_one((0, 8), true, Importer::Process);
         assert!(used.is_err() || used.is_ok_and(|used| used.of.ctx == 0), "other memory is reached");
     };
     model(twin, 8, first, writes, replace, |side| {
@@ -274,4 +292,55 @@ fn registration_does_not_reach_memory_that_replaced_its_own() {
 #[should_panic(expected = "other memory is reached")]
 fn twin_that_looks_for_invalidated_memory_only_before_it_asks() {
     other_memory_beside_an_invalidation(Twin::StaleOnce);
+}
+
+fn map_for_device(side: &Side) -> Option<Held<'_, Model>> {
+    side.all.hold((0, 8), true, Importer::Device).ok()
+}
+
+/// A device registers memory, as soon as it was imported, and ends that, while the client takes the memory back.
+fn device_beside_an_invalidation(twin: Twin) {
+    let device = |side: &Side| {
+        let Some(held) = map_for_device(side) else { return };
+        let (name, seen) = (held.used.of.name, side.seen.clone());
+        if name != FIRST {
+            return;
+        }
+        let revoke = move || {
+            seen.revoking.fetch_add(1, SeqCst);
+            *seen.has.lock().unwrap() = Has::Revoked;
+            seen.revoking.fetch_sub(1, SeqCst);
+        };
+        let Ok(import) = side.all.import(&held, Box::new(revoke)) else { return };
+        drop(held);
+        let seen = &side.seen;
+        let mut has = seen.has.lock().unwrap();
+        if *has == Has::NotYet {
+            *has = Has::Registered;
+        }
+        drop(has);
+        *seen.has.lock().unwrap() = Has::Ended;
+        side.all.end_import(name, import);
+        assert_eq!(seen.revoking.load(SeqCst), 0, "revoked behind its end");
+    };
+    let first = |side: &Side| drop(map_for_device(side));
+    let invalidates = |side: &Side| side.all.invalidate(side.id, FIRST).unwrap();
+    model(twin, 8, first, device, invalidates, end);
+}
+
+#[test]
+fn what_a_device_has_is_taken_from_it_before_it_is_given_back() {
+    device_beside_an_invalidation(Twin::Sound);
+}
+
+#[test]
+#[should_panic(expected = "a device has it")]
+fn twin_that_gives_back_what_a_device_has() {
+    device_beside_an_invalidation(Twin::RevokesLast);
+}
+
+#[test]
+#[should_panic(expected = "revoked behind its end")]
+fn twin_whose_devices_do_not_wait_for_what_revokes() {
+    device_beside_an_invalidation(Twin::EndsUnwaited);
 }

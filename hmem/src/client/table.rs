@@ -1,9 +1,10 @@
 //! How a library reaches the clients in `libstrait.so`: a table of C functions, in a version of its
 //! own. Errors are errnos, above 0; nothing unwinds through it.
 
-use std::ffi::c_int;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::loaded_library;
 
@@ -71,27 +72,109 @@ pub struct Table {
 // SAFETY: what it points to is for all threads.
 unsafe impl Sync for Table {}
 
-static TABLE: OnceLock<&'static Table> = OnceLock::new();
+/// What a device registers of a client's memory, or who refused that.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceImport {
+    /// The registration, and the number of this import of it.
+    pub registration: u64,
+    /// See `registration`.
+    pub import: u64,
+    /// An offset in `fd`, or an address.
+    pub at: u64,
+    /// A new descriptor of a dma-buf, or -1: the memory is registered by its address.
+    pub fd: i32,
+    /// Of a refusal: a number of [`super::Call`].
+    pub call: u32,
+}
+
+impl Default for DeviceImport {
+    fn default() -> Self {
+        DeviceImport { registration: 0, import: 0, at: 0, fd: -1, call: 0 }
+    }
+}
+
+/// The table with what was appended to it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct WithDevices {
+    /// The first version. Its `size` is that of all.
+    pub table: Table,
+    /// How many clients may have memory for a device, as far as is known.
+    pub for_devices: *const AtomicU32,
+    /// Has a device use the memory. `revoke` is called with `arg`, once at most and from any thread, when the
+    /// client takes the memory back: the device accesses it no more when that returns. It calls nothing here.
+    pub import: unsafe extern "C" fn(
+        addr: usize,
+        len: usize,
+        write: c_int,
+        revoke: unsafe extern "C" fn(*mut c_void),
+        arg: *mut c_void,
+        to: *mut DeviceImport,
+    ) -> c_int,
+    /// The device uses it no more: `revoke` is not called from now on, and no call of it runs.
+    pub end_import: unsafe extern "C" fn(registration: u64, import: u64),
+}
+
+// SAFETY: what it points to is for all threads.
+unsafe impl Sync for WithDevices {}
+
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
 
 /// The table, if it is known.
 pub(super) fn get() -> Option<&'static Table> {
-    TABLE.get().copied()
+    // SAFETY: null, or a table that is never changed.
+    unsafe { TABLE.load(Acquire).as_ref() }
 }
 
-/// The table is known from now on.
-pub(super) fn set(table: &'static Table) -> bool {
-    // Two threads may find it at once: it is the same one.
-    let _ = TABLE.set(table);
+/// The same with what devices need, which that of an older library lacks.
+pub(super) fn with_devices() -> Option<&'static WithDevices> {
+    // SAFETY: null, or a table that is never changed, by a pointer that reaches all of it.
+    unsafe { all_of(TABLE.load(Acquire)) }
+}
+
+/// # Safety
+/// It is null, or a table that is never changed, as long as its `size` says.
+unsafe fn all_of(table: *const Table) -> Option<&'static WithDevices> {
+    // SAFETY: the caller's promise.
+    let size = unsafe { table.as_ref() }?.size;
+    // SAFETY: it says that it goes as far.
+    (size >= size_of::<WithDevices>()).then(|| unsafe { &*table.cast::<WithDevices>() })
+}
+
+/// The table is known from now on: a pointer that reaches all of it.
+pub(super) fn set(table: *const Table) -> bool {
+    // Where two copies of the crate have clients, the first one stays: what it has named ends there.
+    let _ = TABLE.compare_exchange(null_mut(), table.cast_mut(), Release, Relaxed);
     true
 }
 
 /// The table of the `libstrait.so` that is in this process, if one is. Loads nothing.
-pub(super) fn find() -> Option<&'static Table> {
+pub(super) fn find() -> Option<*const Table> {
     let library = loaded_library::find(LIBRARY)?;
     // SAFETY: the symbol has this type, by its name.
     let table = unsafe {
         let get = library.get::<unsafe extern "C" fn() -> *const Table>(SYMBOL).ok()?;
-        get().as_ref()?
+        get()
     };
-    (table.size >= size_of::<Table>()).then_some(table)
+    // SAFETY: null, or a table that is never changed.
+    let size = unsafe { table.as_ref() }?.size;
+    (size >= size_of::<Table>()).then_some(table)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_an_older_library_has_nothing_for_devices() {
+        let own = super::super::entries::own();
+        // SAFETY: that of this copy of the crate, and a copy of its first version, which stays.
+        unsafe {
+            assert!(all_of(own).is_some() && all_of(std::ptr::null()).is_none());
+            let older: &'static mut Table = Box::leak(Box::new(own.read()));
+            older.size = size_of::<Table>();
+            assert!(all_of(older).is_none());
+        }
+    }
 }

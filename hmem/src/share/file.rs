@@ -61,7 +61,7 @@ fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool, Error> {
 }
 
 /// Whether it is a dma-buf, as [`is_dmabuf`] says; an error also if it has not these bytes.
-pub(super) fn vet(fd: BorrowedFd<'_>, off: u64, len: u64) -> Result<bool, Error> {
+pub(crate) fn vet(fd: BorrowedFd<'_>, off: u64, len: u64) -> Result<bool, Error> {
     let dmabuf = is_dmabuf(fd)?;
     let invalid = Error::os(libc::EINVAL);
     let end = off.checked_add(len).ok_or(invalid)?;

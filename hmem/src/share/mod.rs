@@ -30,7 +30,7 @@ mod plan;
 pub use bytes::List;
 pub use dmabuf::{Dmabuf, find_dmabuf, has_dmabuf};
 pub(crate) use exported::{cached_export, nameless};
-pub(crate) use file::{File, describe as describe_file, fetch, inode};
+pub(crate) use file::{File, describe as describe_file, fetch, inode, vet as vet_file};
 pub use file::{FileAt, export_file};
 pub use handle::{Export, HandleType};
 pub(crate) use mapped::Backing;

@@ -2,6 +2,9 @@
 //! refuses the others, and what is accessed when it is freed, used again or taken back.
 #![cfg(not(loom))]
 
+#[path = "support/client.rs"]
+#[allow(dead_code, reason = "checks of hmem's")]
+mod client_memory;
 #[path = "support/counted.rs"]
 mod counted;
 #[path = "verbs/device.rs"]
@@ -18,12 +21,18 @@ mod support;
 
 #[path = "verbs_hmem/apart.rs"]
 mod apart;
+#[path = "verbs_hmem/client.rs"]
+mod client;
+#[path = "verbs_hmem/conformance.rs"]
+mod conformance;
 #[path = "verbs/lone.rs"]
 mod lone;
 #[path = "verbs_hmem/own.rs"]
 mod own;
 #[path = "verbs_hmem/random.rs"]
 mod random;
+#[path = "verbs_hmem/refusals.rs"]
+mod refusals;
 #[path = "verbs_hmem/scarce.rs"]
 mod scarce;
 

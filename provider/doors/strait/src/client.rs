@@ -20,8 +20,16 @@ pub const STRAIT_SG_OPAQUE: u32 = 2;
 
 /// strait_importer.kind: a process of this host.
 pub const STRAIT_IMPORTER_PROCESS: u32 = 0;
-/// strait_importer.kind: a device that takes dma-bufs.
+/// strait_importer.kind: an adapter, of a client with STRAIT_CLIENT_DEVICES alone. dma_map leaves what it
+/// registers: pieces of STRAIT_SG_FD, which are of dma-bufs; of STRAIT_SG_CPU, whose address is registered;
+/// or of STRAIT_SG_OPAQUE, for which export_dmabuf is called. An errno if it may not have the memory: after
+/// -EOPNOTSUPP, -ENOSYS or -ENODEV the client's dma_map is called for no adapter any more.
 pub const STRAIT_IMPORTER_DEVICE: u32 = 1;
+
+/// strait_peer_memory_client.flags: adapters may have memory of this client, as its dma_map says of each
+/// registration. A buffer then has up to two registrations at a time, one for each strait_importer.kind, each
+/// with its own acquire and its own core_context.
+pub const STRAIT_CLIENT_DEVICES: u64 = 1;
 
 /// A piece of a client's memory.
 #[repr(C)]
@@ -88,7 +96,8 @@ pub struct strait_peer_memory_client {
     pub acquire: Option<
         unsafe extern "C" fn(arg: *mut c_void, addr: u64, len: usize, context: *mut *mut c_void) -> c_int,
     >,
-    /// Pins the memory and says where it is. `core_context` is what strait_invalidate takes.
+    /// Pins the memory and says where it is. `core_context` is what strait_invalidate takes; with
+    /// STRAIT_CLIENT_DEVICES the same memory may have one for processes and one for adapters.
     pub get_pages: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -141,6 +150,8 @@ pub struct strait_peer_memory_client {
             offset: *mut u64,
         ) -> c_int,
     >,
+    /// STRAIT_CLIENT_DEVICES, or 0. A `size` that ends before it is 0, too.
+    pub flags: u64,
 }
 
 /// A client that is registered.
@@ -150,7 +161,7 @@ pub struct strait_client {
 }
 
 /// All of the first version, whose last field is `export_dmabuf`.
-const LEAST: usize = size_of::<strait_peer_memory_client>();
+const LEAST: usize = std::mem::offset_of!(strait_peer_memory_client, flags);
 
 const NONE: strait_peer_memory_client = strait_peer_memory_client {
     size: 0,
@@ -164,6 +175,7 @@ const NONE: strait_peer_memory_client = strait_peer_memory_client {
     release: None,
     copy: None,
     export_dmabuf: None,
+    flags: 0,
 };
 
 /// Most pieces a registration may have.
@@ -232,6 +244,10 @@ impl Client for Callbacks {
         self.name.clone()
     }
 
+    fn serves_devices(&self) -> bool {
+        self.of.flags & STRAIT_CLIENT_DEVICES != 0
+    }
+
     fn acquire(&self, addr: usize, len: usize) -> Result<Option<usize>, i32> {
         let mut context = ptr::null_mut();
         // SAFETY: the program's function, called as the header says.
@@ -281,14 +297,8 @@ impl Client for Callbacks {
         // SAFETY: the program's function, called as the header says.
         answer(unsafe { self.of.dma_map.expect(HERE)(context(ctx), &importer(by), &mut sgt) })?;
         let mapped: Result<Vec<Segment>, i32> = sg.iter().map(from_c).collect();
-        let same = |m: &Vec<Segment>| m.iter().zip(&*segments).all(|(a, b)| a.len == b.len);
-        match mapped.ok().filter(same) {
-            Some(mapped) => *segments = mapped,
-            None => {
-                self.dma_unmap(ctx, by, segments);
-                return Err(libc::EINVAL);
-            }
-        }
+        // The lengths are compared in `hmem`.
+        *segments = mapped.inspect_err(|_| self.dma_unmap(ctx, by, segments))?;
         Ok(())
     }
 
@@ -364,6 +374,9 @@ pub unsafe extern "C" fn strait_register_peer_memory_client(
         if registered.is_null() || of.name.is_null() || !there {
             return Err(libc::EINVAL);
         }
+        if of.flags & !STRAIT_CLIENT_DEVICES != 0 {
+            return Err(libc::ENOSYS);
+        }
         // SAFETY: the program passes a string.
         let name = unsafe { CStr::from_ptr(of.name) }.to_string_lossy().chars().take(64).collect();
         let client = strait_client { registered: client::register(Box::new(Callbacks { of, name }))? };
@@ -401,6 +414,12 @@ pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut s
 /// Operations on the memory fail from then on with FI_EIO; a registration of it gives that, or
 /// FI_ESTALE, even if other memory comes to the same address, until that registration is closed. A
 /// transfer that another process has already begun from a mapping of `fd` reads what is in there.
+///
+/// With STRAIT_CLIENT_DEVICES, `core_context` of an adapter's registration: queue pairs with requests under
+/// way that name it are put in error, with all else that is under way with those peers, and ibv_dereg_mr ends
+/// each key before dma_unmap. A peer that uses its key later loses its connection. To take back a buffer,
+/// acquire refuses it with an errno until both registrations have been invalidated: else an operation of
+/// another thread registers it again in between.
 ///
 /// The caller must hold no lock that a callback takes.
 ///

@@ -60,5 +60,5 @@ pub extern "C" fn strait_strerror(error: c_int) -> *const c_char {
 /// cbindgen:ignore
 #[unsafe(no_mangle)]
 pub extern "C" fn strait_hmem_table_v1() -> *const hmem::client::Table {
-    &raw const hmem::client::OWN
+    hmem::client::own()
 }

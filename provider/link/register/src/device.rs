@@ -16,20 +16,22 @@ pub enum Way {
     DmabufPcie = 1,
     /// As a dma-buf.
     Dmabuf = 2,
+    /// As the client that the program has registered for it says (dma_map): a dma-buf, or an address.
+    Client = 3,
     /// By its address, which a peer-memory client of the kernel knows.
-    PeerMemory = 3,
+    PeerMemory = 4,
     /// By its address; the adapter faults pages in, and none is pinned.
-    OnDemand = 4,
+    OnDemand = 5,
     /// By its address, as memory of the process.
-    Plain = 5,
+    Plain = 6,
 }
 
 impl Way {
     /// How many there are.
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
     /// All of them, in the order in which they are tried.
     pub const ALL: [Way; Way::COUNT] =
-        [Way::Own, Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory, Way::OnDemand, Way::Plain];
+        [Way::Own, Way::DmabufPcie, Way::Dmabuf, Way::Client, Way::PeerMemory, Way::OnDemand, Way::Plain];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
@@ -37,21 +39,28 @@ impl Way {
             Way::Own => "the program's dma-buf",
             Way::DmabufPcie => "dma-buf over PCIe",
             Way::Dmabuf => "dma-buf",
+            Way::Client => "its client's mapping",
             Way::PeerMemory => "peer memory",
             Way::OnDemand => "on demand",
             Way::Plain => "address",
         }
     }
 
-    /// Whether it is a dma-buf, whose keys no memory window keeps from other peers.
-    pub fn is_dmabuf(self) -> bool {
-        [Way::Own, Way::DmabufPcie, Way::Dmabuf].contains(&self)
+    /// Whether peers access it in a domain of each one's alone: no memory window is bound to a dma-buf, nor
+    /// to what ends from one moment to the next.
+    pub fn is_apart(self) -> bool {
+        [Way::Own, Way::DmabufPcie, Way::Dmabuf, Way::Client].contains(&self)
     }
 
     /// Whether this way is one for such memory at all. The host's is registered by its address alone, unless
-    /// the program has named a dma-buf that it is of: that is memory which no adapter faults in.
+    /// the program has named a dma-buf that it is of: that is memory which no adapter faults in. A client's
+    /// is registered as the client says alone, which may take it back.
     pub fn is_for(self, span: &Span) -> bool {
+        if (self == Way::Client) != (span.kind() == Kind::Client) {
+            return false;
+        }
         match self {
+            Way::Client => true,
             Way::Own => has_dmabuf(*span),
             Way::DmabufPcie | Way::Dmabuf => span.can(Caps::DMABUF),
             Way::PeerMemory => span.can(Caps::DEVICE),
@@ -114,7 +123,12 @@ impl Refusal {
 
     /// Whether there was no room, which may be otherwise later.
     pub fn is_for_now(&self) -> bool {
-        is_for_now(self.errno)
+        is_for_now(self.errno) && !self.is_of_client()
+    }
+
+    /// Whether a client has refused its memory, and not the device: no request's end gives it room.
+    pub fn is_of_client(&self) -> bool {
+        self.way == Some(Way::Client) && !self.call.starts_with("ibv_")
     }
 }
 
@@ -147,6 +161,17 @@ pub trait Device {
     /// has accessed it when this returns, since a page that it cannot fault in is no refusal of the call that
     /// registers.
     fn register(&mut self, way: Way, span: Span, uses: Uses) -> Result<Self::Key, (&'static str, i32)>;
+
+    /// Whether what it was given for is registered still: a client may have taken it back.
+    fn is_there(&self, key: &Self::Key) -> bool {
+        let _ = key;
+        true
+    }
+
+    /// No request that names it is under way any more.
+    fn note_idle(&mut self, key: &Self::Key) {
+        let _ = key;
+    }
 
     /// Ends a registration: when this returns, the adapter accesses its memory no more. An error says that
     /// it may go on to.

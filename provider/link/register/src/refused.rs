@@ -9,6 +9,9 @@ const KINDS: usize = Kind::Client as usize + 1;
 /// So many refusals in a row, and the way is not tried again for that kind.
 const MOST: u8 = 8;
 
+/// So many refusals of clients are logged.
+const MOST_OF_CLIENTS: usize = 16;
+
 /// What came of a way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tried {
@@ -22,9 +25,10 @@ struct Tried {
 #[derive(Debug, Default)]
 struct Ways([[Tried; Way::COUNT]; 2]);
 
-/// The same of all kinds; and why memory of a kind was not registered to be written.
+/// The same of all kinds; why memory of a kind was not registered to be written; and refusals of clients that
+/// are known.
 #[derive(Debug, Default)]
-pub(crate) struct Refused([Ways; KINDS], [Option<Refusal>; KINDS]);
+pub(crate) struct Refused([Ways; KINDS], [Option<Refusal>; KINDS], Vec<Refusal>);
 
 impl Refused {
     fn at(&mut self, kind: Kind, for_peers: bool, way: Way) -> &mut Tried {
@@ -44,14 +48,21 @@ impl Refused {
         !std::mem::replace(&mut tried.works, true)
     }
 
-    /// Memory was refused by a way; whether the reason is new. Ordinary memory is never given up: one buffer
-    /// says nothing of the next.
+    /// Memory was refused by a way; whether the reason is new. Ordinary memory is never given up, nor is that
+    /// of clients: one buffer says nothing of the next, and one client nothing of another.
     pub(crate) fn note_refusal(&mut self, kind: Kind, for_peers: bool, way: Way, refusal: Refusal) -> bool {
         let tried = self.at(kind, for_peers, way);
-        if !refusal.is_for_now() && kind != Kind::System {
+        if !refusal.is_for_now() && ![Kind::System, Kind::Client].contains(&kind) {
             tried.refusals = if refusal.is_for_good() { MOST } else { (tried.refusals + 1).min(MOST) };
         }
-        tried.last.replace(refusal).is_none_or(|last| last != refusal)
+        let is_new = tried.last.replace(refusal).is_none_or(|last| last != refusal);
+        if kind != Kind::Client {
+            return is_new;
+        }
+        // Several clients may refuse in turns.
+        let is_new = self.2.len() < MOST_OF_CLIENTS && !self.2.contains(&refusal);
+        self.2.extend(is_new.then_some(refusal));
+        is_new
     }
 
     /// Memory is not registered to be written, which says nothing of other devices; whether the reason is
@@ -66,7 +77,11 @@ impl Refused {
         let tried = &self.0[kind as usize].0[usize::from(for_peers)];
         Way::ALL.into_iter().any(|way| {
             let is_some = [Way::Own, Way::OnDemand, Way::Plain].contains(&way);
-            let takes = !is_some || kind == Kind::System || tried[way as usize].works;
+            let takes = match kind {
+                Kind::System => true,
+                Kind::Client => way == Way::Client,
+                _ => way != Way::Client && (!is_some || tried[way as usize].works),
+            };
             takes && self.last_of_many(kind, for_peers, way).is_none()
         })
     }

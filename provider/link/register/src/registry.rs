@@ -89,7 +89,9 @@ impl<D: Device> Registry<D> {
                 continue;
             }
             let mut found = self.device.register(way, span, uses);
-            if found.as_ref().is_err_and(|(_, errno)| *errno == libc::ENOMEM) && self.make_room(span) {
+            let refusal = |(call, errno)| Refusal { way: Some(way), call, errno };
+            let lacks_room = |refusal: Refusal| refusal.errno == libc::ENOMEM && !refusal.is_of_client();
+            if found.as_ref().err().copied().map(refusal).is_some_and(lacks_room) && self.make_room(span) {
                 found = self.device.register(way, span, uses);
             }
             match found {
@@ -120,8 +122,8 @@ impl<D: Device> Registry<D> {
                     };
                     return Ok((self.number, &self.all.entry(self.number).or_insert(entry).key));
                 }
-                Err((call, errno)) => {
-                    let refusal = Refusal { way: Some(way), call, errno };
+                Err(why) => {
+                    let refusal = refusal(why);
                     refusals.push(refusal);
                     if self.refused.note_refusal(kind, for_peers, way, refusal) {
                         log::info!("memory of {kind:?} is not registered by {refusal}");
@@ -191,14 +193,29 @@ impl<D: Device> Registry<D> {
                 && e.span.kind() == span.kind()
                 && e.span.holds(span)
                 && e.uses.include(uses)
-                && (!span.can(Caps::DEVICE) || e.allocation.is_some() && e.allocation == allocation(span))
+                && match span.kind() {
+                    Kind::Client => self.device.is_there(&e.key),
+                    _ if !span.can(Caps::DEVICE) => true,
+                    _ => e.allocation.is_some() && e.allocation == allocation(span),
+                }
         };
         self.all.iter().find(|(_, entry)| serves(entry)).map(|(number, entry)| (*number, &entry.key))
     }
 
-    /// The key of a registration that was not closed.
+    /// The key of a registration that was not closed, and whose memory is registered still.
     pub fn key(&self, number: u64) -> Option<&D::Key> {
-        self.all.get(&number).filter(|entry| !entry.is_closed).map(|entry| &entry.key)
+        let is_there = |entry: &&Entry<D::Key>| !entry.is_closed && self.device.is_there(&entry.key);
+        self.all.get(&number).filter(is_there).map(|entry| &entry.key)
+    }
+
+    /// Whether the memory of a registration is registered still: its owner may have taken it back.
+    pub fn is_there(&self, number: u64) -> bool {
+        self.all.get(&number).is_some_and(|entry| self.device.is_there(&entry.key))
+    }
+
+    /// The key of a registration that a request is to name, for which [`Registry::begin`] was called.
+    pub fn key_in_use(&self, number: u64) -> Option<&D::Key> {
+        self.all.get(&number).map(|entry| &entry.key)
     }
 
     /// Has the owner of a registration's memory see what the adapter has written there.
@@ -223,7 +240,11 @@ impl<D: Device> Registry<D> {
     pub fn end(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
         let Some(entry) = self.all.get_mut(&number) else { return Ok(()) };
         entry.requests = entry.requests.saturating_sub(1);
-        if entry.requests == 0 && entry.is_closed { self.remove(number) } else { Ok(()) }
+        if entry.requests > 0 {
+            return Ok(());
+        }
+        self.device.note_idle(&entry.key);
+        if entry.is_closed { self.remove(number) } else { Ok(()) }
     }
 
     /// The request that memory was registered for, by [`Registry::register`], is the last one to use it,

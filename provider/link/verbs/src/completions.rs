@@ -48,14 +48,18 @@ impl Verbs {
         let is_first = matches!(pair.state, State::Connected | State::Offered);
         let is_own_memory = is_own_memory(wc.status, is_first);
         let did = &mut self.did;
-        let mut used = Used { windows, sends, bounces, registered, did, pair: number, is_own_memory };
+        let mut used =
+            Used { windows, sends, bounces, registered, did, pair: number, is_own_memory, has_lost: false };
         let own = pair.complete(request, is_done, |one, is_done| used.free(one, is_done));
+        let has_lost = used.has_lost;
         self.credits += before - pair.in_use();
         if let Some(own) = own.filter(|_| self.sizes.repeats) {
             self.end_late(number, Some(&own).filter(|_| is_done));
         }
         if let Some(own) = own.filter(|_| !is_done) {
             self.fail(number, own.who, text(wc.status));
+        } else if has_lost {
+            self.fail(number, None, "a client has taken back the memory of an access".into());
         }
     }
 

@@ -50,7 +50,8 @@ impl Joining<'_> {
         pair.delays = sizes.repeats;
         let number = pairs.add(|_| Ok(pair)).map_err(|_| ("its queue pairs", libc::ENOSPC))?;
         let domain = seconds.offer(first, number, pd.clone());
-        registered.device().add_domain(domain, &pd);
+        let pair = pairs.get(number).ok_or(NO_DOMAIN)?;
+        registered.device().add_domain(domain, &pd, Some(pair.qp.breaker()));
         let pair = self.0.objects.pairs.get(number).ok_or(NO_DOMAIN)?;
         Ok((number, self.0.own_address(pair).encode()))
     }

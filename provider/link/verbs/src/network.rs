@@ -176,7 +176,8 @@ impl Verbs {
         late.into_iter().for_each(|number| end_request(registered, number));
         self.credits += credits;
         let (did, is_own_memory) = (&mut self.did, false);
-        let mut used = Used { windows, sends, bounces, registered, did, pair: number, is_own_memory };
+        let mut used =
+            Used { windows, sends, bounces, registered, did, pair: number, is_own_memory, has_lost: false };
         delayed.into_iter().for_each(|one| used.free(one, true));
         posted.for_each(|one| used.free(one, false));
     }

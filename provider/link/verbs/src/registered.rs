@@ -7,20 +7,31 @@ use std::sync::Arc;
 
 use hmem::registry::AdapterWrites;
 use hmem::share::find_dmabuf;
-use hmem::{Caps, Span, registry};
-use rdma_sys::{Access, Bind, Dmabuf, Mr, Mw, PEER_MEMORY, Pd, has_peer_memory, ibv_sge};
+use hmem::{Caps, Kind, Span, registry};
+use rdma_sys::{Access, Bind, Breaker, Dmabuf, Mr, Mw, PEER_MEMORY, Pd, has_peer_memory, ibv_sge};
 use register::{Device, Uses, Way};
+
+mod client;
+
+use client::{ClientMr, iova};
 
 use crate::probe::{Own, Probe};
 use crate::status::refused;
 
-/// Addresses in a dma-buf and those that requests name agree below this.
-const PAGE: u64 = 4096;
+/// What ends a registration.
+#[derive(Debug)]
+enum Holder {
+    Program(Mr),
+    /// It may take the memory back.
+    Client(ClientMr),
+}
 
 /// A registration.
 #[derive(Debug)]
 pub(crate) struct Key {
-    mr: Mr,
+    holder: Holder,
+    lkey: u32,
+    rkey: u32,
     /// The address of its first byte here, and in requests.
     first: u64,
     iova: u64,
@@ -28,22 +39,39 @@ pub(crate) struct Key {
     is_device: bool,
     /// Memory windows may be bound to it.
     binds: bool,
+    is_dmabuf: bool,
 }
 
 impl Key {
     fn of(mr: Mr, span: Span, iova: u64) -> Key {
+        let (lkey, rkey) = (mr.lkey(), mr.rkey());
+        Key::new(Holder::Program(mr), (lkey, rkey), span, iova)
+    }
+
+    fn new(holder: Holder, (lkey, rkey): (u32, u32), span: Span, iova: u64) -> Key {
         let (first, len) = (span.addr(), span.len() as u64);
-        Key { mr, first, iova, len, is_device: span.can(Caps::DEVICE), binds: false }
+        let is_device = span.can(Caps::DEVICE);
+        Key { holder, lkey, rkey, first, iova, len, is_device, binds: false, is_dmabuf: false }
+    }
+
+    /// A request that names it is about to be posted to this queue pair, which is put in error if the memory
+    /// is taken back before it is over. `false`: it was taken back.
+    pub(crate) fn begin(&self, on: &Breaker) -> bool {
+        match &self.holder {
+            Holder::Program(_) => true,
+            Holder::Client(mr) => mr.begin(on),
+        }
     }
 
     /// What binds a window to all of it, by which a peer reads or writes, or both in one step, unless it is a
     /// device's: that device's atomics are not atomic with the adapter's.
-    pub(crate) fn bind(&self, window: &Mw, (read, write): (bool, bool), atomics: bool) -> Bind {
+    pub(crate) fn bind(&self, window: &Mw, (read, write): (bool, bool), atomics: bool) -> Option<Bind> {
+        let Holder::Program(mr) = &self.holder else { return None };
         let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
         let access = of(read, Access::REMOTE_READ)
             .and(of(write, Access::REMOTE_WRITE))
             .and(of(atomics && !self.is_device, Access::REMOTE_ATOMIC));
-        window.bind(&self.mr, self.iova, self.len, access)
+        Some(window.bind(mr, self.iova, self.len, access))
     }
 
     /// Whether memory windows may be bound to it.
@@ -51,9 +79,14 @@ impl Key {
         self.binds
     }
 
+    /// Whether a dma-buf was registered, and no address.
+    pub(crate) fn is_dmabuf(&self) -> bool {
+        self.is_dmabuf
+    }
+
     /// For peers, where it is of a domain of one peer's.
     pub(crate) fn rkey(&self) -> u32 {
-        self.mr.rkey()
+        self.rkey
     }
 
     /// What peers call its first byte.
@@ -64,7 +97,7 @@ impl Key {
     /// For requests of this side: memory that is inside.
     pub(crate) fn sge(&self, span: Span) -> ibv_sge {
         let addr = self.iova.wrapping_add(span.addr().wrapping_sub(self.first));
-        ibv_sge { addr, length: span.len() as u32, lkey: self.mr.lkey() }
+        ibv_sge { addr, length: span.len() as u32, lkey: self.lkey }
     }
 }
 
@@ -72,8 +105,8 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Adapter {
     pd: Pd,
-    /// The domains that are a peer's alone, by their numbers.
-    domains: HashMap<u32, Pd>,
+    /// The domains that are a peer's alone, by their numbers, and the queue pair of each.
+    domains: HashMap<u32, (Pd, Option<Breaker>)>,
     /// The kernel has a client for memory of other devices.
     knows_peers: bool,
     /// Why no domain of the peer's alone is there, which dma-bufs need; [`Adapter::try_dmabufs`].
@@ -94,9 +127,9 @@ impl Adapter {
         Adapter { pd: pd.clone(), domains, knows_peers, lacks, takes_dmabufs: false, probe }
     }
 
-    /// A domain is a peer's alone from now on.
-    pub(crate) fn add_domain(&mut self, domain: u32, pd: &Pd) {
-        self.domains.insert(domain, pd.clone());
+    /// A domain is a peer's alone from now on, with this queue pair, if there is one yet.
+    pub(crate) fn add_domain(&mut self, domain: u32, pd: &Pd, pair: Option<&Breaker>) {
+        self.domains.insert(domain, (pd.clone(), pair.cloned()));
     }
 
     /// It is over.
@@ -116,9 +149,9 @@ impl Adapter {
         self.takes_dmabufs
     }
 
-    /// A dma-buf for peers of the domain that they share is refused: no window can be bound to it, and its
-    /// key would serve all of them.
-    fn refuse_dmabuf(&mut self, way: Way, span: Span, uses: Uses) -> (&'static str, i32) {
+    /// A dma-buf, or memory of a client, for peers of the domain that they share is refused: no window can be
+    /// bound to it, and its key would serve all of them.
+    fn refuse_apart(&mut self, way: Way, span: Span, uses: Uses) -> (&'static str, i32) {
         if let Some(lacks) = self.lacks {
             return lacks;
         }
@@ -174,7 +207,8 @@ impl Device for Adapter {
 
     fn sees(&mut self, span: Span) -> Result<AdapterWrites, (&'static str, i32)> {
         let (memory, at) = (registry::of(span.kind()), span.addr() as usize);
-        if span.can(Caps::DEVICE) {
+        // A client says of each registration whether it takes one.
+        if span.can(Caps::DEVICE) && span.kind() != Kind::Client {
             // Memory that moves between devices and the host is none that is to be pinned at one place.
             memory.to_adapter(at, span.len()).ok_or(("the device of the memory", libc::EINVAL))?;
         }
@@ -191,21 +225,30 @@ impl Device for Adapter {
         if way == Way::PeerMemory && !self.knows_peers {
             return Err((PEER_MEMORY, libc::ENODEV));
         }
-        if way.is_dmabuf() && uses.domain == 0 && uses.is_for_peers() {
-            return Err(self.refuse_dmabuf(way, span, uses));
+        if way.is_apart() && uses.domain == 0 && uses.is_for_peers() {
+            return Err(self.refuse_apart(way, span, uses));
         }
-        let pd = match uses.domain {
-            0 => &self.pd,
-            domain => self.domains.get(&domain).ok_or(NO_DOMAIN)?,
+        let (pd, peer) = match uses.domain {
+            0 => (&self.pd, None),
+            domain => self.domains.get(&domain).map(|(pd, pair)| (pd, pair.as_ref())).ok_or(NO_DOMAIN)?,
         };
+        let is_dmabuf = [Way::Own, Way::DmabufPcie, Way::Dmabuf].contains(&way);
         let (mr, iova) = match way {
             Way::Own | Way::DmabufPcie | Way::Dmabuf => {
                 let (fd, offset) = dmabuf_of(way, span)?;
-                let iova = first - first % PAGE + offset % PAGE;
+                let iova = iova(span, offset);
                 let part = Dmabuf { fd: fd.as_fd(), offset, len, iova };
                 // SAFETY: memory that peers or requests of this side access until the registration ends: a
                 // request has it, or the program has registered it for that (fi_mr(3)).
                 (unsafe { pd.register_dmabuf(part, access(uses)) }, iova)
+            }
+            Way::Client => {
+                let made = ClientMr::register((pd, peer), span, uses, access(uses))?;
+                let is_dmabuf = made.is_dmabuf;
+                return Ok(Key {
+                    is_dmabuf,
+                    ..Key::new(Holder::Client(made.mr), made.keys, span, made.iova)
+                });
             }
             Way::OnDemand => return self.register_on_demand(span, uses).map(|mr| Key::of(mr, span, first)),
             Way::PeerMemory | Way::Plain => {
@@ -214,10 +257,26 @@ impl Device for Adapter {
             }
         };
         let binds = uses.domain == 0 && uses.is_for_peers();
-        Ok(Key { binds, ..Key::of(mr.map_err(refused)?, span, iova) })
+        Ok(Key { binds, is_dmabuf, ..Key::of(mr.map_err(refused)?, span, iova) })
+    }
+
+    fn is_there(&self, key: &Key) -> bool {
+        match &key.holder {
+            Holder::Program(_) => true,
+            Holder::Client(mr) => mr.is_there(),
+        }
+    }
+
+    fn note_idle(&mut self, key: &Key) {
+        if let Holder::Client(mr) = &key.holder {
+            mr.note_idle();
+        }
     }
 
     fn deregister(&mut self, key: Key) -> Result<(), (&'static str, i32)> {
-        key.mr.deregister().map_err(refused)
+        match key.holder {
+            Holder::Program(mr) => mr.deregister().map_err(refused),
+            Holder::Client(mr) => mr.deregister(),
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use below::{Dest, Lease, NotSent, Piece, Stop};
+use hmem::client::any_serves_devices;
 use hmem::{Caps, Kind, Span};
 use link_api::{Once, Way};
 use rdma_sys::{Mw, ibv_sge};
@@ -106,9 +107,9 @@ impl Objects {
     }
 }
 
-/// Whether memory may be registered as a dma-buf.
-fn has_dmabuf(span: &Span) -> bool {
-    register::Way::ALL.into_iter().any(|way| way.is_dmabuf() && way.is_for(span))
+/// Whether memory may be registered in a domain of a peer's alone.
+fn may_be_apart(span: &Span) -> bool {
+    register::Way::ALL.into_iter().any(|way| way.is_apart() && way.is_for(span))
 }
 
 /// Whether the adapter may use memory of a kind, as far as is known: of a device, if some way is left.
@@ -116,13 +117,14 @@ pub(crate) fn reaches(kind: Kind, may: impl FnOnce() -> bool) -> bool {
     match kind {
         Kind::System => true,
         Kind::Cuda | Kind::Rocr | Kind::Ze => may(),
+        Kind::Client => any_serves_devices() && may(),
         _ => false,
     }
 }
 
 /// By which ways memory was registered: the host's where that was refused, and devices'.
 pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
-    let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].into_iter();
+    let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Client].into_iter();
     let all = kinds.flat_map(|kind| [false, true].map(|for_peers| registered.describe(kind, for_peers)));
     let is_shown = |text: &String| {
         let named = [register::Way::OnDemand, register::Way::Own].map(register::Way::name);
@@ -209,8 +211,8 @@ impl Accesses<'_> {
 
     pub(crate) fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
         let (first, may) = (to.0 as u32, (way == Way::Get, way == Way::Put));
-        let is_dmabuf = has_dmabuf(&span);
-        if is_dmabuf {
+        let is_apart = may_be_apart(&span);
+        if is_apart {
             if Joining(self.0).is_usable(first) {
                 return self.lease_apart(first, span, may);
             }
@@ -218,7 +220,7 @@ impl Accesses<'_> {
             self.0.objects.registered.device().try_dmabufs(lacks);
         }
         let lease = self.lease(span, may, false);
-        if is_dmabuf && self.0.objects.registered.device().takes_dmabufs() {
+        if is_apart && self.0.objects.registered.device().takes_dmabufs() {
             self.0.objects.seconds.want(first);
         }
         let lease = lease?;
@@ -234,7 +236,7 @@ impl Accesses<'_> {
     pub(crate) fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
         self.0.objects.registered.device().try_dmabufs(None);
         let found = self.lease(span, (read, write), true);
-        if !has_dmabuf(&span) || !self.0.objects.registered.device().takes_dmabufs() {
+        if !may_be_apart(&span) || !self.0.objects.registered.device().takes_dmabufs() {
             return found;
         }
         // By the one that is for this side each peer finds out how it is called.
@@ -254,8 +256,14 @@ impl Accesses<'_> {
     /// to be made if there is none.
     fn admit_apart(&mut self, first: u32, lease: u64) -> Option<u64> {
         let Publication { span, read, write } = self.0.objects.seconds.publication(lease)?;
-        if let Some(key) = self.0.objects.seconds.key(lease, first) {
-            return Some(key);
+        if let Some((registration, key)) = self.0.objects.seconds.key(lease, first) {
+            if self.0.objects.registered.key(registration).is_some() {
+                return Some(key);
+            }
+            // A client has taken the memory back: its number may be that of another registration.
+            self.0.objects.seconds.remove_key(lease, first);
+            self.end_lease(registration, true);
+            return None;
         }
         self.0.objects.seconds.want(first);
         if !Joining(self.0).is_usable(first) {
@@ -311,7 +319,7 @@ impl Accesses<'_> {
         let atomics = self.0.sizes.atomics && may == (true, true);
         let (key, posted) = (registered.key(lease)?, Posted { bind: Some(lease), ..Posted::default() });
         let post = |window: &Mw| {
-            let bind = key.bind(window, may, atomics);
+            let bind = key.bind(window, may, atomics).ok_or("memory of a client")?;
             // SAFETY: no bytes, and a window and a registration that are there until it has completed.
             let done = unsafe { pair.post(id, Verb::Bind(bind), ibv_sge::default(), (false, true), posted) };
             done.map(|()| bind).map_err(|why| format!("{why:?}"))
@@ -410,11 +418,18 @@ impl Accesses<'_> {
             (None, Way::Get) => Verb::Read(remote),
             (None, Way::Put) => Verb::Write(remote),
         };
-        let Some(pair) = self.0.objects.pairs.get_mut(number) else { return Err(NotSent::Busy) };
-        // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place that
-        // was taken for this request, or memory that is registered until it has completed, and that is the
-        // operation's until then ([`below::Remote::access`]).
-        let outcome = unsafe { pair.post(id, verb, found.bytes, (found.is_inline, true), found.posted) };
+        let Objects { pairs, registered, .. } = &mut *self.0.objects;
+        let Some(pair) = pairs.get_mut(number) else { return Err(NotSent::Busy) };
+        // A client may have taken it back since it was found, and may do so at any time.
+        let key = found.posted.access.and_then(|access| registered.key_in_use(access.held?));
+        let outcome = if key.is_none_or(|key| key.begin(pair.qp.breaker())) {
+            // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place
+            // that was taken for this request, or memory that is registered until it has completed, and that
+            // is the operation's until then ([`below::Remote::access`]).
+            unsafe { pair.post(id, verb, found.bytes, (found.is_inline, true), found.posted) }
+        } else {
+            Err(NotSent::Error("a client has taken its memory back".into()))
+        };
         match outcome {
             Ok(()) => {
                 self.0.credits -= 1;
@@ -425,8 +440,17 @@ impl Accesses<'_> {
                 let mut unreported = VecDeque::new();
                 let access = found.posted.access.map(|access| Access { into: None, ..access });
                 let did = &mut unreported;
-                Used { windows, sends, bounces, registered, did, pair: number, is_own_memory: false }
-                    .free(Posted { access, ..found.posted }, false);
+                Used {
+                    windows,
+                    sends,
+                    bounces,
+                    registered,
+                    did,
+                    pair: number,
+                    is_own_memory: false,
+                    has_lost: false,
+                }
+                .free(Posted { access, ..found.posted }, false);
                 Err(why)
             }
         }

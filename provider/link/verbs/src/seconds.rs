@@ -174,9 +174,14 @@ impl Seconds {
         self.published.get(&lease).copied()
     }
 
-    /// The key of such memory that this peer has.
-    pub(crate) fn key(&self, lease: u64, first: u32) -> Option<u64> {
-        self.keys.get(&(lease, first)).map(|(_, key)| *key)
+    /// The registration of such memory for this peer, and the key that the peer has.
+    pub(crate) fn key(&self, lease: u64, first: u32) -> Option<(u64, u64)> {
+        self.keys.get(&(lease, first)).copied()
+    }
+
+    /// This peer has no key of it any more.
+    pub(crate) fn remove_key(&mut self, lease: u64, first: u32) {
+        self.keys.remove(&(lease, first));
     }
 
     pub(crate) fn add_key(&mut self, lease: u64, first: u32, registration: u64, key: u64) {
@@ -336,10 +341,10 @@ mod tests {
                 all.add_key(lease, first, 100 * lease + u64::from(first), 7);
             }
         }
-        assert_eq!(all.key(1, 3), Some(7));
+        assert_eq!(all.key(1, 3), Some((103, 7)));
         assert_eq!(all.end_publication(1), [103, 105]);
-        assert_eq!((all.end_publication(1), all.key(1, 3), all.key(2, 3)), (vec![], None, Some(7)));
+        assert_eq!((all.end_publication(1), all.key(1, 3), all.key(2, 3)), (vec![], None, Some((203, 7))));
         assert_eq!(all.part(3), (None, vec![203]));
-        assert_eq!((all.part(3), all.key(2, 5), all.lacks(3)), ((None, vec![]), Some(7), None));
+        assert_eq!((all.part(3), all.key(2, 5), all.lacks(3)), ((None, vec![]), Some((205, 7)), None));
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Used<'a> {
     pub(crate) pair: u32,
     /// If it has failed: since the device had no access to memory of this side.
     pub(crate) is_own_memory: bool,
+    /// Memory of an access was taken back before that was over, which has put the queue pair in error.
+    pub(crate) has_lost: bool,
 }
 
 /// Ends a registration that no peer knows a key of.
@@ -47,6 +49,10 @@ impl Used<'_> {
         let Some(Access { op, into, held, late }) = one.access else {
             return one.place.into_iter().for_each(|place| self.sends.give_back(place));
         };
+        // What was done is in memory that may be another's by now.
+        let (was_done, is_lost) = (is_done, held.is_some_and(|held| !self.registered.is_there(held)));
+        let is_done = is_done && !is_lost;
+        self.has_lost |= is_lost;
         let mut did = Did::Over(op, is_done);
         if let Some(place) = one.place {
             if let Some(span) = into.filter(|_| is_done) {
@@ -70,7 +76,7 @@ impl Used<'_> {
             );
         }
         // What was done may be repeated.
-        let late = late.filter(|_| !is_done);
+        let late = late.filter(|_| !was_done);
         held.into_iter().chain(late).for_each(|number| end_request(self.registered, number));
         self.did.push_back(did);
     }

@@ -50,5 +50,5 @@ pub use library::{Functions, Library, SONAME};
 pub use mr::{Access, Dmabuf, Mr, PEER_MEMORY, Pd, has_peer_memory};
 pub use mw::{Bind, Mw};
 pub use port::{Gid, GidType, Port};
-pub use qp::{Attributes, Qp, QpInit, Ready, ToRts};
+pub use qp::{Attributes, Breaker, Qp, QpInit, Ready, ToRts};
 pub use srq::{Srq, SrqInit};

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::srq::receive;
 use crate::{
@@ -71,9 +72,45 @@ pub struct Attributes {
     pub cap: QpInit,
 }
 
+type Modify = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+
+/// Puts a queue pair in error from any thread, as long as that is there. Clones are of the same one.
+#[derive(Clone)]
+pub struct Breaker(Arc<Mutex<Option<Live>>>);
+
+/// A queue pair that is there.
+struct Live(NonNull<ibv_qp>, Modify);
+
+// SAFETY: libibverbs' calls may be made from any thread.
+unsafe impl Send for Live {}
+
+impl Breaker {
+    /// To ERR, as [`Qp::fail`]. One that is gone, or in error, stays so.
+    pub fn fail(&self) {
+        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Live(raw, modify)) = *found {
+            let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
+            // SAFETY: not destroyed as long as the lock is held. What is refused is in error.
+            let _ = unsafe { modify(raw.as_ptr(), &raw mut attr, IBV_QP_STATE as c_int) };
+        }
+    }
+
+    /// Whether both are of one queue pair.
+    pub fn is_of(&self, other: &Breaker) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Breaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Breaker")
+    }
+}
+
 /// A queue pair, destroyed when this is dropped.
 pub struct Qp {
     raw: NonNull<ibv_qp>,
+    breaker: Breaker,
     /// Of the driver, constant.
     send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
     recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
@@ -90,6 +127,7 @@ unsafe impl Sync for Qp {}
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        *self.breaker.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
         // SAFETY: made by this library, and its one end.
         if unsafe { (self.pd.context().functions().ibv_destroy_qp)(self.raw.as_ptr()) } != 0 {
             core::mem::forget((self.pd.clone(), self.cqs.clone(), self.srq.clone()));
@@ -136,7 +174,13 @@ impl Qp {
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_qp"))?;
         let granted = QpInit::of(wanted.cap, init.signal_all);
         let cqs = [send_cq.clone(), recv_cq.clone()];
-        Ok(Qp { raw, send, recv, granted, pd: pd.clone(), cqs, srq: srq.cloned() })
+        let breaker = Breaker(Arc::new(Mutex::new(Some(Live(raw, pd.context().functions().ibv_modify_qp)))));
+        Ok(Qp { raw, breaker, send, recv, granted, pd: pd.clone(), cqs, srq: srq.cloned() })
+    }
+
+    /// What puts it in error from another thread.
+    pub fn breaker(&self) -> &Breaker {
+        &self.breaker
     }
 
     /// Its number: 24 bits.

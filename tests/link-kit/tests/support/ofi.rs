@@ -38,6 +38,8 @@ pub struct OfiHarness<F: Below> {
     pub caps: RmaCaps,
     /// What has every read stop at so many bytes, or go on.
     pub halt: Option<Box<dyn Fn(Option<usize>)>>,
+    /// What gives zeroed memory that is none of the host's own.
+    pub memory: Option<Box<dyn FnMut(usize) -> Span>>,
 }
 
 impl<F: Below + 'static> OfiHarness<F> {
@@ -52,6 +54,7 @@ impl<F: Below + 'static> OfiHarness<F> {
             idle: None,
             caps: RmaCaps::empty(),
             halt: None,
+            memory: None,
         }
     }
 
@@ -152,6 +155,10 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
 
     fn caps(&self) -> RmaCaps {
         self.caps
+    }
+
+    fn memory(&mut self, _of: &Driven<Over<F>>, len: usize, _handles: bool) -> Span {
+        self.memory.as_mut().map_or_else(|| Span::leak(len), |make| make(len))
     }
 
     fn pass(&mut self) {

@@ -46,7 +46,7 @@ fn given(len: usize, seed: usize) -> (Span, Dmabuf) {
 }
 
 /// The same for as long as the test is.
-fn lasting(len: usize, seed: usize) -> Span {
+pub fn lasting(len: usize, seed: usize) -> Span {
     let (span, given) = given(len, seed);
     std::mem::forget(given);
     span

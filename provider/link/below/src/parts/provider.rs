@@ -71,7 +71,7 @@ impl Provider {
 
     /// Whether this fabric may access memory of some kind of devices so, as far as is known.
     pub(crate) fn reaches_devices<F: Below>(&self, below: &F, usage: Usage) -> bool {
-        let kinds = [Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Fake];
+        let kinds = [Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Fake, Kind::Client];
         !self.stages && kinds.into_iter().any(|kind| below.reaches(kind, usage))
     }
 

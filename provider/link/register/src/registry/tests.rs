@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod client;
 mod own;
 mod pages;
 
@@ -16,6 +17,9 @@ struct Fake {
     /// What was called, by way.
     calls: Vec<Way>,
     live: BTreeSet<u32>,
+    /// What the owner has taken back, and how often a key was said to be idle.
+    gone: BTreeSet<u32>,
+    idle: u32,
     last: u32,
     stuck: bool,
     /// Beside so many there is room for one more.
@@ -50,6 +54,14 @@ impl Device for Fake {
                 Ok(self.last)
             }
         }
+    }
+
+    fn is_there(&self, key: &u32) -> bool {
+        !self.gone.contains(key)
+    }
+
+    fn note_idle(&mut self, _key: &u32) {
+        self.idle += 1;
     }
 
     fn deregister(&mut self, key: u32) -> Result<(), (&'static str, i32)> {

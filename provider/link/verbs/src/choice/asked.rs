@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hmem::registry::AdapterWrites;
-use hmem::{Caps, Span};
+use hmem::{Caps, Kind, Span};
 use rdma_sys::{Context, Pd};
 use register::{Device as _, Refusal, Registry, Uses, Way};
 
@@ -11,7 +11,7 @@ use super::{Options, entries, find, lacks, own};
 use crate::registered::Adapter;
 use crate::state::Route;
 
-/// So much of the memory is registered, and let go of.
+/// So much of the memory is registered, and let go of; all of a client's.
 const LEN: usize = 64 << 10;
 /// A domain of one peer, as dma-bufs need.
 const PEER: u32 = 1;
@@ -35,14 +35,16 @@ impl Asked {
 }
 
 /// Opens the device that an endpoint with these options and this address would have, registers the first
-/// 64 KiB of the memory, and closes it. `frames`: why this memory goes to peers in frames whatever the device
-/// is, if it does.
+/// 64 KiB of the memory (all of a client's), and closes it. `frames`: why this memory goes to peers in frames
+/// whatever the device is, if it does.
 pub fn ask(options: &Options, name: IpAddr, span: Span, frames: Option<&str>) -> Asked {
     let found = match find(options, name) {
         Ok((found, _)) => found,
         Err(why) => return Asked::refused(why.join("; "), libc::ENODEV),
     };
-    let span = span.part(0, span.len().min(LEN)).unwrap_or(span);
+    // A client may say otherwise of each part.
+    let len = if span.kind() == Kind::Client { span.len() } else { span.len().min(LEN) };
+    let span = span.part(0, len).unwrap_or(span);
     let (mut refused, mut errno) = (Vec::new(), libc::ENODEV);
     for (_, context, route) in found {
         let name = format!("{} port {}", context.device().name(), route.port.number);
@@ -72,31 +74,37 @@ fn ask_device(
     }
     let adapter = Adapter::new(&shared, options.clients.as_deref(), own(route));
     let mut registry = Registry::new(adapter, options.on_demand);
-    let unasked = register_and_close(&mut registry, span, Uses::default());
+    let unasked = register_and_close(&mut registry, span, Uses::default()).err().flatten();
     let own = registry.describe(kind, false);
     let own = own.or(unasked.map(|why| format!("{kind:?} by no way ({why})")));
     let (peers, dmabufs) = match frames {
         Some(why) => (Some(format!("{kind:?} for peers in frames: {why}")), [Err(libc::EOPNOTSUPP); 2]),
         None => {
-            // As an endpoint lends it: dma-bufs in a domain of the peer's alone, all else by windows.
+            // As an endpoint lends it: dma-bufs and memory of clients in a domain of the peer's alone, all
+            // else by windows.
             let takes = |way: Way| matches!(registry.outcome(kind, false, way), Some(Ok(())));
-            let is_dmabuf = takes(Way::Own) || DMABUFS.into_iter().any(takes);
-            let apart = is_dmabuf.then(domain).transpose()?;
+            let is_apart = Way::ALL.into_iter().any(|way| way.is_apart() && takes(way));
+            let apart = is_apart.then(domain).transpose()?;
             let adapter = registry.device();
             adapter.try_dmabufs(None);
-            apart.iter().for_each(|pd| adapter.add_domain(PEER, pd));
+            apart.iter().for_each(|pd| adapter.add_domain(PEER, pd, None));
             let domain = if apart.is_some() { PEER } else { 0 };
             let uses = Uses { remote_read: true, domain, ..Uses::default() };
-            let unasked = register_and_close(&mut registry, span, uses);
+            let found = register_and_close(&mut registry, span, uses);
             // Its refusals are mostly the same.
             let text = registry.describe(kind, true).map(|text| text.split(" (").next().map(str::to_owned));
-            let errno = unasked.map_or(libc::EOPNOTSUPP, |why| why.errno);
-            // The program's own dma-buf comes before these, which then are not tried.
-            let by_own = matches!(registry.outcome(kind, true, Way::Own), Some(Ok(())));
-            let of = |way| match registry.outcome(kind, true, way) {
-                _ if by_own && way == Way::Dmabuf => Ok(()),
-                Some(found) => found.map_err(|why| why.errno),
-                None => Err(errno),
+            let errno = found.as_ref().err().copied().flatten().map_or(libc::EOPNOTSUPP, |why| why.errno);
+            // These come in place of the others, or before them, which then are not tried.
+            let instead = if kind == Kind::Client { Way::Client } else { Way::Own };
+            let by_instead = match registry.outcome(kind, true, instead) {
+                Some(Ok(())) if found == Ok(true) => Some(Ok(())),
+                Some(Err(why)) if instead == Way::Client => Some(Err(why.errno)),
+                _ => None,
+            };
+            let of = |way| match (by_instead, registry.outcome(kind, true, way)) {
+                (Some(found), _) if way == Way::Dmabuf => found,
+                (_, Some(found)) => found.map_err(|why| why.errno),
+                _ => Err(errno),
             };
             (text.flatten(), DMABUFS.map(of))
         }
@@ -105,16 +113,21 @@ fn ask_device(
     Ok(Asked { text: parts.into_iter().flatten().collect::<Vec<_>>().join(", "), dmabufs })
 }
 
-/// Registers memory and lets go of it; what keeps it from each way, if that is so.
-fn register_and_close(registry: &mut Registry<Adapter>, span: Span, uses: Uses) -> Option<Refusal> {
-    match registry.register(span, uses, false).map(|(number, _)| number) {
-        Ok(number) => {
+/// Registers memory and lets go of it: whether that was as a dma-buf, or what keeps it from each way, if that
+/// is so.
+fn register_and_close(
+    registry: &mut Registry<Adapter>,
+    span: Span,
+    uses: Uses,
+) -> Result<bool, Option<Refusal>> {
+    match registry.register(span, uses, false).map(|(number, key)| (number, key.is_dmabuf())) {
+        Ok((number, is_dmabuf)) => {
             if let Err((call, errno)) = registry.close(number) {
                 log::error!("{call}: errno {errno}: memory that was registered to ask for it stays so");
             }
-            None
+            Ok(is_dmabuf)
         }
-        Err(why) => why.into_iter().find(|why| why.way.is_none()),
+        Err(why) => Err(why.into_iter().find(|why| why.way.is_none())),
     }
 }
 
