@@ -2,12 +2,14 @@
 
 mod collectives;
 mod deferred_work;
+mod expire;
 mod objects;
 mod opened;
 mod peek;
 mod pending;
 mod post_receive;
 
+pub use expire::Expired;
 pub use objects::Abandoned;
 pub use pending::pending;
 
@@ -21,7 +23,7 @@ use crate::core::{Core, RxContext, Slab, Tally};
 use crate::endpoint::{Endpoint, Failed, Leaving};
 use crate::types::*;
 use crate::work::Work;
-use link_api::RmaLink;
+use link_api::{Patience, RmaLink};
 
 /// Endpoints and all that they share. It is driven by one thread at a time: a provider puts its lock
 /// around it.
@@ -238,7 +240,7 @@ impl<L: RmaLink> Domain<L> {
             }
         }
         let e = self.opened.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
-        e.cancel(&mut self.opened.core, ctx, begun)?;
+        e.cancel(&mut self.opened.core, ctx, begun, Error::Cancelled)?;
         self.run_counted();
         Ok(())
     }
@@ -267,6 +269,21 @@ impl<L: RmaLink> Domain<L> {
         for taken in self.deferred.clear() {
             self.opened.core.forget(Tally { endpoint: false, also: taken.completion }, None);
         }
+    }
+
+    /// The counter has not counted in time what it was to count. Of the operations that are to count in it,
+    /// those that can be taken back fail with [`Error::Overdue`]: deferred ones that have not started,
+    /// receives without a message, sends whose bytes are still here. So do deferred ones that wait for the
+    /// counter, and those behind them. It has one failure more in any case; what only a peer can end
+    /// counts when it ends.
+    pub fn cntr_expire(&mut self, cntr: CntrId) -> Expired {
+        // A peer that is inside an access may be stopped.
+        let patience = self.opened.core.patience;
+        self.set_patience(Patience::Final);
+        let expired = expire::expire(&mut self.opened, &mut self.deferred, cntr);
+        self.set_patience(patience);
+        self.run_work();
+        expired
     }
 
     /// Lets an endpoint take part in collective operations. To be called before peers may: until then their

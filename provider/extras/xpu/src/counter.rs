@@ -8,14 +8,18 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use engine::{CntrId, Domain};
+use engine::{ADDR_UNSPEC, CntrId, Domain, Expired};
 use hmem::{Caps, Span};
 use link_api::RmaLink;
 
 use crate::error::{Error, ended};
 use crate::layout::{self, word_of};
 use crate::queue::Place;
+use limit::{Limit, Standing};
+
+mod limit;
 
 /// The largest value and the most failures that a write-back word has.
 pub const VALUE_MOST: u64 = (1 << 48) - 1;
@@ -40,6 +44,8 @@ pub struct CounterSide {
     closed: AtomicBool,
     /// The application's memory for the write-back word.
     buffer: Mutex<Option<Buffer>>,
+    /// The application's time limit. Locked after the engine.
+    limit: Mutex<Option<Limit>>,
 }
 
 /// Where the write-back word is written beside the counter's own.
@@ -74,7 +80,7 @@ impl CounterSide {
         let shown = layout::CounterHost { timeout_ns, writeback, ..layout::CounterHost::default() };
         at.write(&shown.words());
         let (taken, closed) = (Default::default(), AtomicBool::new(false));
-        CounterSide { of, at, taken, closed, buffer: Mutex::new(None) }
+        CounterSide { of, at, taken, closed, buffer: Mutex::default(), limit: Mutex::default() }
     }
 
     /// Where a device finds the words.
@@ -143,6 +149,46 @@ impl CounterSide {
             let word = self.at.word(word);
             if word.load(Relaxed) != value {
                 word.store(value, Release);
+            }
+        }
+    }
+
+    fn limit(&self) -> MutexGuard<'_, Option<Limit>> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has what is to count in the counter end once nothing has changed in it for `most`, until it has
+    /// reached the value or counted a failure. The limit before it ends. `None`: no limit any more.
+    pub fn set_limit(&self, value: u64, most: Option<Duration>) {
+        *self.limit() = most.map(|most| Limit::new(value, most));
+    }
+
+    /// Ends what the counter was to count, if its time limit is over.
+    pub fn expire<L: RmaLink>(&self, engine: &mut Domain<L>, now: Instant) {
+        let mut held = self.limit();
+        let Some(limit) = held.as_mut() else { return };
+        if self.closed.load(Relaxed) {
+            *held = None;
+            return;
+        }
+        let value = engine.cntr_read(self.of);
+        match limit.read(value, engine.cntr_readerr(self.of), now) {
+            Standing::Waits => {}
+            Standing::Passed => *held = None,
+            Standing::Overdue => {
+                let (until, most) = (limit.value(), limit.most());
+                *held = None;
+                drop(held);
+                let Expired { failed, left, first } = engine.cntr_expire(self.of);
+                let first = first.map_or(String::new(), |(what, peer, ctx)| {
+                    let peer = if peer == ADDR_UNSPEC { "any peer".into() } else { format!("peer {peer}") };
+                    format!(": {what:?}, {peer}, context {:#x}", ctx.0)
+                });
+                log::warn!(
+                    "a counter that a stream waits for has {value} of {until}, and nothing has changed for {} ms: {failed} \
+                     operations have failed{first}; {left} are under way",
+                    most.as_millis()
+                );
             }
         }
     }

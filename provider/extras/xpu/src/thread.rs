@@ -125,6 +125,8 @@ pub struct Drains {
     /// Counters that devices add to, whether or not an endpoint is bound to them. Locked after `all`, and
     /// before the engine.
     counters: Mutex<Vec<Arc<CounterSide>>>,
+    /// The next poll compares the counters' time limits.
+    times: AtomicBool,
     stop: AtomicBool,
     bell: Bell,
 }
@@ -138,6 +140,7 @@ impl Default for Drains {
             peers: Mutex::default(),
             feed: Mutex::default(),
             counters: Mutex::default(),
+            times: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             bell: Bell::default(),
         }
@@ -237,6 +240,10 @@ impl Drains {
                 self.feed.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map_or(0, |f| f.feed());
             let mut engine = host.runtime().enter_to_poll().ok()?;
             let taken = counters.iter().filter(|c| c.take(&mut *engine)).count();
+            if self.times.swap(false, Ordering::Relaxed) {
+                let now = Instant::now();
+                counters.iter().for_each(|c| c.expire(&mut *engine, now));
+            }
             let mut polled: usize = all.iter_mut().map(|(_, d)| d.poll(&mut *engine)).sum();
             if all.is_empty() && !counters.is_empty() {
                 // Deferred work that a device releases completes without a call of the host.
@@ -254,8 +261,10 @@ impl Drains {
         })
     }
 
-    /// Shows the devices that the thread runs, and which peers' processes have ended.
+    /// Shows the devices that the thread runs, and which peers' processes have ended; has the next poll
+    /// compare time limits.
     pub fn beat(&self) {
+        self.times.store(true, Ordering::Relaxed);
         let mut all = self.all();
         all.iter_mut().for_each(|(_, d)| d.beat());
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -65,13 +65,28 @@ impl DeferredWork {
     }
 
     /// Takes back operations that are not to stay.
-    pub(super) fn retain_ops(&mut self, stays: impl Fn(&WorkOp) -> bool) -> Vec<Work> {
+    pub(super) fn retain(&mut self, stays: impl Fn(&Work) -> bool) -> Vec<Work> {
         let mut taken = Vec::new();
         self.waiting.retain(|_, of| {
-            let places: Vec<Place> = of.iter().filter(|(_, w)| !stays(&w.op)).map(|(at, _)| *at).collect();
+            let places: Vec<Place> = of.iter().filter(|(_, w)| !stays(w)).map(|(at, _)| *at).collect();
             taken.extend(places.iter().filter_map(|at| of.remove(at)));
             !of.is_empty()
         });
+        taken
+    }
+
+    /// Takes back the operations that wait for that counter or change it, and those that only these would
+    /// have released.
+    pub(super) fn take_behind(&mut self, cntr: CntrId) -> Vec<Work> {
+        let mut taken = self.retain(|work| work.trigger != cntr && !work.changes(cntr));
+        let mut at = 0;
+        while let Some(work) = taken.get(at) {
+            let behind: Vec<CntrId> = work.changed().filter(|next| *next != cntr).collect();
+            for next in behind {
+                taken.extend(self.retain(|work| work.trigger != next));
+            }
+            at += 1;
+        }
         taken
     }
 
@@ -143,7 +158,7 @@ impl DeferredWork {
 }
 
 /// Completes an operation that could not be started: no call is there to return the error.
-fn fail<L: RmaLink>(opened: &mut Opened<L>, work: &Work, err: Error) {
+pub(super) fn fail<L: RmaLink>(opened: &mut Opened<L>, work: &Work, err: Error) {
     let (to, ctx, tag) = match &work.op {
         WorkOp::Send { to, ctx, tag, .. } => (*to, *ctx, tag.unwrap_or(0)),
         WorkOp::Rma { to, ctx, .. } | WorkOp::Atomic { to, ctx, .. } => (*to, *ctx, 0),

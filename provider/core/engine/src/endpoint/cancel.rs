@@ -10,8 +10,8 @@ use crate::types::*;
 use link_api::{Patience, PeerId, RmaLink};
 
 /// Cancels the oldest send of a context whose bytes are still here, or the one that an earlier call has begun
-/// with: it completes with [`Error::Cancelled`], and so does the receive that it met. Progress is made
-/// between the two steps.
+/// with: it completes with the caller's error, and the receive that it met with [`Error::Cancelled`].
+/// Progress is made between the two steps.
 pub(crate) struct Cancel<'a, L>(pub(in crate::endpoint) Transfers<'a, L>);
 
 /// A send whose bytes are not accessed any more.
@@ -68,6 +68,7 @@ impl<L: RmaLink> Cancel<'_, L> {
         &mut self,
         core: &mut Core,
         withdrawal: &Withdrawal,
+        why: Error,
     ) -> Result<(), Error> {
         let &Withdrawal { name, peer } = withdrawal;
         match self.0.requests.pool.get_mut(name) {
@@ -86,7 +87,7 @@ impl<L: RmaLink> Cancel<'_, L> {
             Some((theirs, _)) => self.0.net.fin(peer, theirs, Status::Discarded, 0),
             None => self.0.net.send_or_queue(peer, withdrawal.head().as_bytes()),
         }
-        self.0.ends().finish_out(core, &out, Some(Error::Cancelled));
+        self.0.ends().finish_out(core, &out, Some(why));
         Ok(())
     }
 }

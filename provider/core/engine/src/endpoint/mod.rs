@@ -207,11 +207,37 @@ impl<L: RmaLink> Endpoint<L> {
         core: &mut Core,
         ctx: Ctx,
         begun: &mut Option<Cancelling>,
+        why: Error,
     ) -> Result<(), Error> {
         let Some(withdrawal) = Cancel(self.transfers()).begin(core, ctx, begun)? else { return Ok(()) };
         // A receiver that was done before says so by now: then it was sent.
         self.progress(core, None);
-        Cancel(self.transfers()).finish(core, &withdrawal)
+        Cancel(self.transfers()).finish(core, &withdrawal, why)
+    }
+
+    /// What has been started here and is to count in that counter: sends that can be cancelled, and how much
+    /// else is under way.
+    pub(crate) fn counted_in(&mut self, cntr: CntrId) -> (Vec<Cancelling>, usize) {
+        let bind = &self.bind;
+        let is_counted = |tally: Tally, what| {
+            tally.also == Some(cntr) || (tally.endpoint && bind.cntr_of(what) == Some(cntr))
+        };
+        let names = self.requests.pool.names(|r| match r {
+            Request::Out(out) => is_counted(out.done_as.tally, out.done_as.what),
+            Request::In(In { then: Then::Recv(matched), .. }) => is_counted(matched.tally, What::RECV),
+            _ => false,
+        });
+        let under_way = names.len();
+        let sends: Vec<_> = names.into_iter().filter(|name| self.requests.is_cancellable(*name)).collect();
+        let left = under_way - sends.len();
+        (sends.into_iter().map(Cancelling).collect(), left)
+    }
+
+    /// What that send is, its peer and its context, unless it is over.
+    pub(crate) fn sending(&mut self, send: Cancelling) -> Option<(What, FiAddr, Ctx)> {
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(send.0) else { return None };
+        let (peer, done_as) = (out.peer, out.done_as);
+        Some((done_as.what, self.net.peer(peer).src, done_as.ctx))
     }
 
     /// Fails receives that messages were on their way to. The endpoint is closed, and they were posted to a

@@ -131,20 +131,27 @@ impl Requests {
 
     /// The name of the oldest send of that context whose bytes are still here.
     pub(in crate::endpoint) fn cancellable(&mut self, ctx: Ctx) -> Option<u64> {
-        let is_it = |r: &Request| {
-            matches!(r, Request::Out(out) if out.done_as.ctx == ctx
-                && out.done_as.what.contains(What::SEND)
-                && !out.done_as.what.contains(What::PART)
-                && total(&out.iov) > 0)
-        };
+        let is_it = |r: &Request| matches!(r, Request::Out(out) if out.done_as.ctx == ctx);
         let mut found = None;
         for name in self.pool.names(is_it) {
+            if !self.is_cancellable(name) {
+                continue;
+            }
             let Some(Request::Out(out)) = self.pool.get_mut(name) else { continue };
-            if self.injected.kept(name).is_none() && found.is_none_or(|(seq, _)| out.seq < seq) {
+            if found.is_none_or(|(seq, _)| out.seq < seq) {
                 found = Some((out.seq, name));
             }
         }
         found.map(|(_, name)| name)
+    }
+
+    /// Whether that is a send of the application's whose bytes are still here.
+    pub(in crate::endpoint) fn is_cancellable(&mut self, name: u64) -> bool {
+        let is_send = matches!(self.pool.get_mut(name), Some(Request::Out(out))
+            if out.done_as.what.contains(What::SEND)
+                && !out.done_as.what.contains(What::PART)
+                && total(&out.iov) > 0);
+        is_send && self.injected.kept(name).is_none()
     }
 
     /// The parts of a collective operation that are being sent under that context.
