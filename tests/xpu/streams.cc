@@ -5,6 +5,7 @@
  *     streams exchange WAY ITERATIONS     WAY: stream, host (a stream, through host memory), graph (captured), nodes (of a graph),
  *                                         cpu (no CUDA), raw (the driver's own copy to the peer, store and wait, without
  *                                         Strait). Contents are checked after each batch
+ *     streams replay EXCHANGES LAUNCHES   a captured graph of so many exchanges, launched so many times; each message is checked
  *     streams kill KILLS                  a peer is killed while a stream waits for its message: one without a GPU, one whose
  *                                         stream waits, too, in turns
  *     streams agent WAY ITERATIONS        the same as exchange, carried by an agent: stream, graph, nodes, cpu
@@ -17,6 +18,7 @@
  *     streams lanes                       streams that share a hardware queue: over the stand-in
  *     streams users                       processes of two users
  *     streams agent-puts                  puts and gets that an agent carries out
+ *     streams agent-silent MS             the cable between two hosts is cut while streams wait: streams/hosts.h
  *     streams cut, agent-cut              the driver refuses a launch in the middle of a list: over the stand-in
  *     streams words                       waits for words and counters, and stores: of one process
  *     streams sizes TURNS MOST            messages of 8 B to MOST bytes there and back, by each way in turns, NCCL's (STREAMS_NCCL,
@@ -212,13 +214,16 @@ struct gpu {
 };
 
 static bool by_agent;
+static bool on_hosts();
+static void enter_host(bool leads);
 
 static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0, uint32_t slots = 0, uint32_t slot_bytes = 0)
 {
 	strait_stream_options options = {};
 	strait_stream *s = nullptr;
 	options.size = sizeof options;
-	options.flags = flags | (by_agent ? STRAIT_STREAM_BY_AGENT : 0);
+	/* Between hosts an agent carries without that. */
+	options.flags = flags | (by_agent && !on_hosts() ? STRAIT_STREAM_BY_AGENT : 0);
 	options.key = by_agent ? "a key of both" : nullptr;
 	options.timeout_ns = timeout_ns;
 	options.slots = slots;
@@ -265,6 +270,7 @@ static void two(const std::function<void(bool)> &body)
 	const pid_t child = fork();
 	CHECK(child >= 0);
 	other_process = child > 0 ? child : getppid();
+	enter_host(child != 0);
 	if (child == 0) {
 		role = "second";
 		close(pair[0]);
@@ -508,6 +514,7 @@ static void victim(int fd, bool with_gpu)
 	gpu g;
 	role = "victim";
 	sock = fd;
+	enter_host(false);
 	memset(out, 0x55, sizeof out);
 	if (with_gpu)
 		g.open(1);
@@ -529,6 +536,7 @@ static void victim(int fd, bool with_gpu)
 
 static void kills(unsigned count, char *self)
 {
+	enter_host(true);
 	gpu g;
 	g.open();
 	for (unsigned n = 0; n < count; n++) {
@@ -1066,8 +1074,10 @@ static void words()
 #include "streams/life.h"
 #include "streams/puts.h"
 #include "streams/parts.h"
+#include "streams/replay.h"
 #include "streams/signals.h"
 #include "streams/compared.h"
+#include "streams/hosts.h"
 
 int main(int argc, char **argv)
 {
@@ -1096,6 +1106,8 @@ int main(int argc, char **argv)
 			two(users);
 		else if (what == "agent-puts")
 			two(puts_by_agent);
+		else if (what == "agent-silent" && argc == 3)
+			two([&](bool leads) { silent(leads, (unsigned)atoi(argv[2])); });
 		else if (what == "cut" || what == "agent-cut")
 			two(cut);
 		else if (what == "sizes" && argc == 4)
@@ -1104,6 +1116,8 @@ int main(int argc, char **argv)
 			two([&](bool leads) { busy(leads, (unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]), strtoull(argv[4], nullptr, 10)); });
 		else if (what == "words")
 			words();
+		else if (what == "replay" && argc == 4)
+			two([&](bool leads) { replay(leads, (unsigned)atoi(argv[2]), (unsigned)atoi(argv[3])); });
 		else if (what == "contract")
 			two(contract);
 		else if ((what == "exchange" || what == "agent") && argc == 4)
@@ -1118,7 +1132,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams life, streams lanes, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams replay EXCHANGES LAUNCHES, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams life, streams lanes, streams users, streams agent-puts, streams agent-silent MS, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);
