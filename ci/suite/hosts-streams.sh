@@ -29,9 +29,8 @@ part_streams() {
     stream_part "a peer that is killed" 200 agent-kill $kills
     stream_part "a host that falls silent, time limit" 60 agent-silent 2000
     mend
-    stream_mpi ompi4-mtl
     # The connection's own limit, half a minute.
-    [ "$long" = 0 ] || { stream_part "a host that falls silent, connection" 100 agent-silent 55000; mend; }
+    [ "$long" = 0 ] || { stream_part "a host that falls silent, connection" 100 agent-silent 55000; mend; stream_mpi ompi4-mtl; }
 }
 
 # stream_mpi CLIENT: tests/mpi/stream/enqueue.c, two ranks on each host; each pair of it is of two hosts.

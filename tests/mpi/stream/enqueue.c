@@ -213,6 +213,15 @@ static void stopped(void)
 	uint32_t *at = calloc(words, 4);
 	int pid = getpid(), other = 0;
 	const char *mode = getenv("FI_STRAIT_XPU_MODE");
+	char mine[MPI_MAX_PROCESSOR_NAME] = "", theirs[MPI_MAX_PROCESSOR_NAME] = "";
+	int len = 0;
+	/* A process of another host cannot be stopped, and its message takes several calls of MPI to come. */
+	MPI_Get_processor_name(mine, &len);
+	MPI_Sendrecv(mine, MPI_MAX_PROCESSOR_NAME, MPI_CHAR, peer, 89, theirs, MPI_MAX_PROCESSOR_NAME, MPI_CHAR, peer, 89, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	if (strcmp(mine, theirs)) {
+		free(at);
+		return;
+	}
 	MPI_Sendrecv(&pid, 1, MPI_INT, peer, 90, &other, 1, MPI_INT, peer, 90, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	CHECK(at);
 	if (odd) {
