@@ -68,10 +68,11 @@ struct fi_strait_ops_cntr {
     /*
      A stream waits for `value`, and is to wait no longer once nothing has changed in the counter for
      `timeout_ns`, looked at every 25 ms. Then the counter has a failure, and what it was to count ends
-     with FI_ETIMEDOUT: deferred work that has not started, and what waits for the counter behind it;
-     receives without a message; sends whose bytes are still here. The limit ends when the counter has
-     reached `value` or a failure; it takes the place of the one before. `timeout_ns` 0: no limit, as at
-     first.
+     with FI_ETIMEDOUT: deferred work that has not started; all that waits for the counter, or for another
+     one in which such work was to count, whatever else counts there; receives without a message; sends
+     whose bytes are still here. The limit ends when the counter has reached `value` or has a failure, also
+     one from before (fi_cntr_seterr clears it); it takes the place of the one before. `timeout_ns` 0: no
+     limit, as at first.
      */
     int (*set_limit)(struct fid *fid, uint64_t value, uint64_t timeout_ns);
 };

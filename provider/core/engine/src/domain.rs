@@ -9,7 +9,7 @@ mod peek;
 mod pending;
 mod post_receive;
 
-pub use expire::Expired;
+pub use expire::{Expired, Expiring};
 pub use objects::Abandoned;
 pub use pending::pending;
 
@@ -271,19 +271,36 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// The counter has not counted in time what it was to count. Of the operations that are to count in it,
-    /// those that can be taken back fail with [`Error::Overdue`]: deferred ones that have not started,
+    /// The counter has not counted in time what it was to count: `until`. Of the operations that are to count
+    /// in it, those that can be taken back fail with [`Error::Overdue`]: deferred ones that have not started,
     /// receives without a message, sends whose bytes are still here. So do deferred ones that wait for the
-    /// counter, and those behind them. It has one failure more in any case; what only a peer can end
-    /// counts when it ends.
-    pub fn cntr_expire(&mut self, cntr: CntrId) -> Expired {
-        // A peer that is inside an access may be stopped.
-        let patience = self.opened.core.patience;
-        self.set_patience(Patience::Final);
-        let expired = expire::expire(&mut self.opened, &mut self.deferred, cntr);
+    /// counter, and all that wait for a counter in which one of these was to count. It has a failure then,
+    /// unless it has reached the value; what only a peer can end counts when it ends.
+    ///
+    /// [`Error::Busy`], with [`Patience::Retried`] alone: the receiver of a send is inside an access. It is
+    /// called again with what it left in `begun`.
+    pub fn cntr_expire(
+        &mut self,
+        cntr: CntrId,
+        until: u64,
+        patience: Patience,
+        begun: &mut Option<Expiring>,
+    ) -> Result<Expired, Error> {
+        let before = self.opened.core.patience;
         self.set_patience(patience);
+        let Domain { opened, deferred, collectives } = self;
+        let mut expiring = begun.take().unwrap_or_else(|| expire::begin(opened, deferred, cntr));
+        let ended = expiring.end_sends(opened);
+        let outcome = match ended {
+            Ok(()) => Ok(expiring.finish(opened, until, collectives.counted_in(opened, cntr))),
+            Err(err) => {
+                *begun = Some(expiring);
+                Err(err)
+            }
+        };
+        self.set_patience(before);
         self.run_work();
-        expired
+        outcome
     }
 
     /// Lets an endpoint take part in collective operations. To be called before peers may: until then their

@@ -188,14 +188,15 @@ impl Drains {
                 self.feed.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map_or(0, |f| f.feed());
             let mut engine = host.runtime().enter_to_poll().ok()?;
             let taken = counters.iter().filter(|c| c.take(&mut *engine)).count();
-            if self.times.swap(false, Ordering::Relaxed) {
-                let now = Instant::now();
-                counters.iter().for_each(|c| c.expire(&mut *engine, now));
-            }
             let mut polled: usize = all.iter_mut().map(|(_, d)| d.poll(&mut *engine)).sum();
             if all.is_empty() && !counters.is_empty() {
                 // Deferred work that a device releases completes without a call of the host.
                 polled += engine.progress();
+            }
+            // Behind progress: what has come meanwhile counts.
+            if self.times.swap(false, Ordering::Relaxed) {
+                let now = Instant::now();
+                counters.iter().for_each(|c| c.expire(&mut *engine, now));
             }
             counters.iter().for_each(|c| c.show(&*engine));
             drop(engine);

@@ -1,7 +1,7 @@
 //! Deferred work: operations that start when a counter reaches a threshold (FI_QUEUE_WORK and FI_TRIGGER of
 //! fi_trigger(3)).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::opened::Opened;
 use crate::core::{Cntr, Core, Number};
@@ -75,15 +75,19 @@ impl DeferredWork {
         taken
     }
 
-    /// Takes back the operations that wait for that counter or change it, and those that only these would
-    /// have released.
-    pub(super) fn take_behind(&mut self, cntr: CntrId) -> Vec<Work> {
-        let mut taken = self.retain(|work| work.trigger != cntr && !work.changes(cntr));
+    /// Takes back the operations that wait for that counter or count in it, and all that wait for a counter
+    /// in which one of these counts, also where other operations count in it. `counts`: the counters in which
+    /// an operation counts.
+    pub(super) fn take_behind(&mut self, cntr: CntrId, counts: impl Fn(&Work) -> Vec<CntrId>) -> Vec<Work> {
+        let mut taken = self.retain(|work| work.trigger != cntr && !counts(work).contains(&cntr));
+        let mut seen = BTreeSet::from([cntr]);
         let mut at = 0;
         while let Some(work) = taken.get(at) {
-            let behind: Vec<CntrId> = work.changed().filter(|next| *next != cntr).collect();
-            for next in behind {
-                taken.extend(self.retain(|work| work.trigger != next));
+            for next in counts(work) {
+                if seen.insert(next) {
+                    let of = self.waiting.remove(&next).into_iter();
+                    taken.extend(of.flat_map(BTreeMap::into_values));
+                }
             }
             at += 1;
         }

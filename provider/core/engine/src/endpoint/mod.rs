@@ -201,15 +201,18 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Cancels a send: see [`Cancel`]. `begun`: what an earlier call has begun with.
+    /// Cancels a send: see [`Cancel`]. `begun`: what an earlier call has begun with. Whether it has completed
+    /// with `why`.
     pub(crate) fn cancel(
         &mut self,
         core: &mut Core,
         ctx: Ctx,
         begun: &mut Option<Cancelling>,
         why: Error,
-    ) -> Result<(), Error> {
-        let Some(withdrawal) = Cancel(self.transfers()).begin(core, ctx, begun)? else { return Ok(()) };
+    ) -> Result<bool, Error> {
+        let Some(withdrawal) = Cancel(self.transfers()).begin(core, ctx, begun, why)? else {
+            return Ok(false);
+        };
         // A receiver that was done before says so by now: then it was sent.
         self.progress(core, None);
         Cancel(self.transfers()).finish(core, &withdrawal, why)
@@ -222,15 +225,15 @@ impl<L: RmaLink> Endpoint<L> {
         let is_counted = |tally: Tally, what| {
             tally.also == Some(cntr) || (tally.endpoint && bind.cntr_of(what) == Some(cntr))
         };
-        let names = self.requests.pool.names(|r| match r {
-            Request::Out(out) => is_counted(out.done_as.tally, out.done_as.what),
-            Request::In(In { then: Then::Recv(matched), .. }) => is_counted(matched.tally, What::RECV),
-            _ => false,
-        });
-        let under_way = names.len();
-        let sends: Vec<_> = names.into_iter().filter(|name| self.requests.is_cancellable(*name)).collect();
-        let left = under_way - sends.len();
-        (sends.into_iter().map(Cancelling).collect(), left)
+        let (mut sends, mut left) = (Vec::new(), 0);
+        for (name, tally, what) in self.requests.that_count() {
+            match name {
+                _ if !is_counted(tally, what) => {}
+                Some(name) if self.requests.is_cancellable(name) => sends.push(Cancelling(name)),
+                _ => left += 1,
+            }
+        }
+        (sends, left)
     }
 
     /// What that send is, its peer and its context, unless it is over.

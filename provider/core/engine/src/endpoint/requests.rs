@@ -4,7 +4,7 @@ use hmem::{Span, total};
 use wire::{Flags, Head, Op as WireOp, Seg};
 use zerocopy::IntoBytes;
 
-use crate::core::unmoved;
+use crate::core::{Tally, unmoved};
 use crate::endpoint::device::staging::Staging;
 use crate::endpoint::malformed::{Handled, Malformed, request_of};
 use crate::endpoint::net::Net;
@@ -12,7 +12,7 @@ use crate::endpoint::parts::cumulative::Tail;
 use crate::endpoint::parts::injected::Injected;
 use crate::endpoint::parts::peer::Peer;
 use crate::endpoint::parts::queues::Queues;
-use crate::endpoint::parts::request::{In, NO_REQUEST, Out, Request, Serve};
+use crate::endpoint::parts::request::{In, NO_REQUEST, Out, Request, Serve, Then};
 use crate::pool::Pool;
 use crate::types::*;
 use link_api::{
@@ -108,6 +108,19 @@ impl Requests {
     /// Requests that are not done.
     pub(crate) fn under_way(&self) -> usize {
         self.pool.len() + self.queues.unsent().len()
+    }
+
+    /// What is under way and counts when it is over, and its name unless the link has the rest of it.
+    pub(crate) fn that_count(&self) -> Vec<(Option<u64>, Tally, What)> {
+        let requests = self.pool.iter().filter_map(|(name, request)| match request {
+            Request::Out(out) => Some((Some(name), out.done_as.tally, out.done_as.what)),
+            Request::In(In { then: Then::Recv(matched), .. }) => {
+                Some((Some(name), matched.tally, What::RECV))
+            }
+            _ => None,
+        });
+        let unsent = self.queues.unsent().iter().map(|u| (None, u.done_as.tally, u.done_as.what));
+        requests.chain(unsent).collect()
     }
 
     /// A request has no more frames to send, and nothing on its way to a device: no device accesses its

@@ -3,13 +3,50 @@
 
 use std::time::{Duration, Instant};
 
-/// A value that is to be reached, and for how long nothing may change before.
+use engine::Expiring;
+use link_api::Patience;
+
+use crate::port::BEAT;
+
+/// Readings that are to follow one behind a pause, before the limit is over: what has come meanwhile may take
+/// several polls to be taken in.
+const AFTER_PAUSE: u32 = 20;
+
+/// A value that is to be reached, and for how long nothing may change before. Of a time in which the counter
+/// was not read, since the process was stopped, or a caller held the domain, a beat counts.
 #[derive(Debug)]
 pub(crate) struct Limit {
     value: u64,
     most: Duration,
-    /// What the counter had when it was last read, and since when.
-    seen: Option<(u64, Instant)>,
+    seen: Option<Seen>,
+}
+
+/// What the counter had when it was last read.
+#[derive(Debug)]
+struct Seen {
+    value: u64,
+    at: Instant,
+    /// How long it has had that.
+    lasts: Duration,
+    /// Readings behind a pause that are to follow. `None`: there was no pause.
+    follow: Option<u32>,
+}
+
+/// What a limit is that is over: its operations are being ended.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    pub(crate) value: u64,
+    pub(crate) most: Duration,
+    since: Instant,
+    pub(crate) begun: Option<Expiring>,
+}
+
+impl Ending {
+    /// For a second the peers that are inside accesses are waited for.
+    pub(crate) fn patience(&self, now: Instant) -> Patience {
+        let is_over = now.duration_since(self.since) > Patience::Second.time();
+        if is_over { Patience::Final } else { Patience::Retried }
+    }
 }
 
 /// Where a counter stands.
@@ -28,12 +65,9 @@ impl Limit {
         Limit { value, most, seen: None }
     }
 
-    pub(crate) fn value(&self) -> u64 {
-        self.value
-    }
-
-    pub(crate) fn most(&self) -> Duration {
-        self.most
+    /// It is over.
+    pub(crate) fn end(self, now: Instant) -> Ending {
+        Ending { value: self.value, most: self.most, since: now, begun: None }
     }
 
     /// The counter has this value and so many failures.
@@ -41,19 +75,22 @@ impl Limit {
         if value >= self.value || errors > 0 {
             return Standing::Passed;
         }
-        match self.seen {
-            Some((seen, since)) if seen == value => {
-                if now.duration_since(since) < self.most {
-                    Standing::Waits
-                } else {
-                    Standing::Overdue
-                }
-            }
-            _ => {
-                self.seen = Some((value, now));
-                Standing::Waits
-            }
+        let Some(seen) = self.seen.as_mut().filter(|seen| seen.value == value) else {
+            self.seen = Some(Seen { value, at: now, lasts: Duration::ZERO, follow: None });
+            return Standing::Waits;
+        };
+        let gap = now.duration_since(seen.at);
+        seen.at = now;
+        seen.lasts += gap.min(BEAT);
+        let paused = gap > BEAT;
+        match seen.follow {
+            None if paused => seen.follow = Some(AFTER_PAUSE),
+            Some(left @ 1..) => seen.follow = Some(left - 1),
+            // The limit ends also where each reading is behind a pause.
+            _ if seen.lasts >= self.most => return Standing::Overdue,
+            _ => seen.follow = None,
         }
+        Standing::Waits
     }
 }
 
@@ -77,5 +114,40 @@ mod tests {
             let mut limit = Limit::new(3, Duration::ZERO);
             assert_eq!(limit.read(value, errors, begin), Standing::Passed, "{value}, {errors} failures");
         }
+    }
+
+    /// Readings each 25 ms of a counter that stays as it is, after a pause at 1 s: which says that the limit is
+    /// over.
+    fn overdue_after(most: Duration, pause: Duration, again: bool) -> u32 {
+        let (begin, step) = (Instant::now(), BEAT / 4);
+        let mut limit = Limit::new(1, most);
+        let mut now = begin;
+        while now < begin + Duration::from_secs(1) {
+            assert_eq!(limit.read(0, 0, now), Standing::Waits);
+            now += step;
+        }
+        now += pause;
+        for n in 0..10_000 {
+            if limit.read(0, 0, now) == Standing::Overdue {
+                return n;
+            }
+            now += if again { step + pause } else { step };
+        }
+        panic!("the limit does not end");
+    }
+
+    #[test]
+    fn time_in_which_the_process_did_not_run_does_not_end_a_limit() {
+        let (hour, none) = (Duration::from_secs(3600), Duration::ZERO);
+        let [soon, later] = [1010, 3000].map(Duration::from_millis);
+        assert!(overdue_after(soon, none, false) <= 1);
+        assert_eq!(
+            overdue_after(soon, hour, false),
+            AFTER_PAUSE + 1,
+            "what has come may still be on its way"
+        );
+        let (with, without) = (overdue_after(later, hour, false), overdue_after(later, none, false));
+        assert!(without - with <= 5, "a pause counts {without} - {with} readings");
+        assert!(overdue_after(later, hour, true) <= 2 * without, "pauses that follow each other");
     }
 }
