@@ -140,8 +140,9 @@ mod tests {
         CopiedIn,
     }
 
-    /// Two processes exchange so many messages each way: how often a sleep held one up, and all sleeps.
-    fn exchange(rounds: u32, phase: u64, twin: impl Fn(Step) -> Step) -> (u32, u32) {
+    /// Two processes exchange so many messages each way, whose streams take so long: how often a sleep held one
+    /// up, and all sleeps.
+    fn exchange(rounds: u32, phase: u64, stream: u64, twin: impl Fn(Step) -> Step) -> (u32, u32) {
         let begin = Instant::now();
         let lull = || Lull::new(Pace::sleeps(Duration::from_micros(100)));
         let side =
@@ -168,7 +169,7 @@ mod tests {
                     Stage::CopiedOut => peer.ready = Some((now + WAY, Stage::Came)),
                     Stage::Came => own.ready = Some((now + COPY, Stage::CopiedIn)),
                     Stage::CopiedIn => {
-                        own.ready = Some((now + STREAM, Stage::Raised));
+                        own.ready = Some((now + stream, Stage::Raised));
                         answers += u32::from(at == 0);
                     }
                 }
@@ -184,19 +185,26 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_in_economy_mode_waits_for_two_sleeps_at_most() {
+    fn an_exchange_in_economy_mode_whose_steps_are_short_waits_for_two_sleeps_at_most() {
         const ROUNDS: u32 = 100;
         for phase in 0..110 {
-            let (delays, sleeps) = exchange(ROUNDS, phase, |step| step);
+            let (delays, sleeps) = exchange(ROUNDS, phase, STREAM, |step| step);
             assert!(delays <= 2 * ROUNDS, "phase {phase}: {delays} sleeps hold up {ROUNDS} exchanges");
             assert!(sleeps >= ROUNDS, "phase {phase}: the threads poll without a pause");
         }
     }
 
+    #[test]
+    fn a_step_that_is_longer_than_the_polls_that_follow_waits_for_a_sleep() {
+        let longer = FOLLOWS.as_micros() as u64 + 10;
+        let most = (0..110).map(|phase| exchange(100, phase, longer, |step| step).0).max();
+        assert!(most > Some(3 * 100), "{most:?}");
+    }
+
     /// The twin: a thread that sleeps after each poll.
     #[test]
     fn without_the_polls_that_follow_each_step_waits_for_a_sleep() {
-        let (delays, _) = exchange(100, 0, |_| Step::Sleep(Duration::from_micros(100)));
+        let (delays, _) = exchange(100, 0, STREAM, |_| Step::Sleep(Duration::from_micros(100)));
         assert!(delays > 4 * 100, "{delays}");
     }
 }
