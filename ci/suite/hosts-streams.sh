@@ -2,19 +2,25 @@
 # The part of ci/suite/hosts in which GPU streams send from host to host, over the stand-in for CUDA's driver. Sourced by it.
 # shellcheck shell=bash disable=SC2154
 
-# stream_part NAME LIMIT argument...: tests/xpu/streams.cc, a process on each host; what it prints last has to be ok.
-stream_part() {
+# stream_run NAME LIMIT argument...: tests/xpu/streams.cc, a process on each host; what it prints last has to be ok. $cut: what cuts the cable.
+stream_run() {
     local name=$1 limit=$2 status=0; shift 2
     fresh "streams-${name//[ ,]/-}"
     # Other ways are not to be taken in place of the agent: the program checks the path.
     env "LD_LIBRARY_PATH=$STRAIT_LIB_DIR:$out/cuda${libraries:+:$libraries}" "STREAMS_HOSTS=${prefix}h1 ${prefix}h2" \
-        "STREAMS_CUT=ip -n ${prefix}h1 link set eth0 down" timeout -k 5 "$limit" "$out/bin/streams" "$@" >"$dir/log" 2>&1 </dev/null || status=$?
+        "STREAMS_CUT=${cut:-ip -n ${prefix}h1 link set eth0 down}" timeout -k 5 "$limit" "$out/bin/streams" "$@" >"$dir/log" 2>&1 </dev/null || status=$?
     grep -q '^ok streams' "$dir/log" || status=1
-    report "streams between two hosts: $name" $status "$dir/log" "$begin"
+    return $status
+}
+
+stream_part() {
+    local status=0
+    stream_run "$@" || status=$?
+    report "streams between two hosts: $1" $status "$dir/log" "$begin"
 }
 
 part_streams() {
-    local way kills=20 rounds=400
+    local way kills=20 rounds=400 status=0
     [ "$long" = 0 ] || kills=200 rounds=10000
     [ -e "$STRAIT_LIB_DIR/libstrait_xpu.so.0" ] || { echo "skipped streams: no libstrait_xpu.so.0 in $STRAIT_LIB_DIR (ci/build)"; return; }
     mkdir -p "$out/cuda"
@@ -29,6 +35,10 @@ part_streams() {
     stream_part "a peer that is killed" 200 agent-kill $kills
     stream_part "a host that falls silent, time limit" 60 agent-silent 2000
     mend
+    # A cable that is not cut: the message comes, and the check has to fail.
+    ! cut=true stream_run "no silence" 60 agent-silent 2000 || status=1
+    grep -q 'f.code == expected' "$dir/log" || status=3
+    report "streams between two hosts: the check of silence fails without it" $status "$dir/log" "$begin"
     # The connection's own limit, half a minute.
     [ "$long" = 0 ] || { stream_part "a host that falls silent, connection" 100 agent-silent 55000; mend; stream_mpi ompi4-mtl; }
 }
@@ -49,11 +59,4 @@ stream_mpi() {
     grep -aq '^ok enqueue' "$dir/log" || status=1
     grep -aq "$by" "$dir/log" || status=3
     report "streams through an MPI between two hosts, 4 ranks: $1" $status "$dir/log" "$begin"
-}
-
-# The cable is whole again.
-mend() {
-    ip -n "${prefix}h1" link del eth0
-    connect
-    [ "$net" != fd77:: ] || v6_alone
 }

@@ -36,13 +36,19 @@ static void enter_host(bool leads)
 	unlink(boot);
 }
 
-/* The peer's host answers no more while a stream and a graph wait: `timeout_ms` of the program's, or what the connection notices. */
+/* The peer's host answers no more while a graph waits for a message, and another stream for the end of a put: `timeout_ms` of the program's
+ * ends them, or the connection, which notices the silence after half a minute. Both sides have sent then. */
 static void silent(bool leads, unsigned timeout_ms)
 {
+	const int expected = timeout_ms < 30000 ? ETIMEDOUT : ECONNRESET;
 	gpu g;
 	strait_stream_list *l = nullptr;
+	void *other = nullptr;
+	uint32_t region = 9;
 	g.open();
+	cu("cuStreamCreate", &other, 1u);
 	strait_stream *s = open_endpoint(0, timeout_ms * 1000000ULL);
+	OK(strait_stream_register(s, (void *)(g.in + 2 * size), size, &region));
 	meet(s);
 	g.make(0);
 	OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
@@ -58,16 +64,23 @@ static void silent(bool leads, unsigned timeout_ms)
 	together();
 	if (leads)
 		CHECK(system(getenv("STREAMS_CUT")) == 0);
+	together();
 	const double begin = now();
+	const strait_stream_transfer put = transfer_of(g.at(g.out, 0), size, region, 0, 3);
+	OK(strait_stream_send(s, other, g.at(g.out, 0), size));
+	OK(strait_stream_put(s, other, &put));
 	g.end_of_stream();
 	const double took = now() - begin;
+	while (!stream_ended(other) && now() - begin < limit_s)
+		usleep(1000);
+	CHECK(stream_ended(other));
 	const strait_stream_failure f = failed(s);
-	CHECK(f.code == ETIMEDOUT || f.code == ECONNRESET);
-	CHECK(g.untouched(g.in + size, size));
+	CHECK(f.code == expected);
+	CHECK(g.untouched(g.in + size, 2 * size));
 	/* What is queued later passes, and moves nothing. */
 	cu("cuGraphLaunch", exec, g.stream);
 	g.end_of_stream();
-	CHECK(g.untouched(g.in + size, size));
+	CHECK(g.untouched(g.in + size, 2 * size));
 	REFUSED(f.code, strait_stream_send(s, g.stream, g.at(g.out, 0), size));
 	cu("cuGraphExecDestroy", exec);
 	OK(strait_stream_list_close(l));
