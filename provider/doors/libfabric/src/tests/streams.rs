@@ -220,12 +220,18 @@ fn a_stream_that_waits_goes_on_when_what_it_waits_for_cannot_come() {
 
 /// The next failure of a queue: the context and the error of the operation, and its provider's text.
 fn failure(w: &World) -> (usize, c_int, String) {
+    let (entry, text) = failed_entry(w);
+    (entry.op_context.addr(), entry.err, text)
+}
+
+/// The same, with the whole entry.
+fn failed_entry(w: &World) -> (fi::fi_cq_err_entry, String) {
     let mut entry = fi::fi_cq_err_entry::default();
     assert_eq!(call!(w.cq, ops.readerr(&mut entry, 0)), 1);
     let text = call!(w.cq, ops.strerror(entry.prov_errno, ptr::null(), ptr::null_mut(), 0));
     // SAFETY: a string that lives for ever, where no buffer is given.
     let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    (entry.op_context.addr(), entry.err, text)
+    (entry, text)
 }
 
 /// The threshold is never reached; a peer sends nothing; one receives nothing.
@@ -252,8 +258,9 @@ fn a_stream_that_waits_for_longer_than_the_limit_goes_on_and_the_operations_have
     passes(&cu, stream);
     assert_eq!((call!(done, ops.read()), call!(done, ops.readerr())), (0, 2));
     for context in [100, 101] {
-        let (of, err, text) = failure(&w);
-        assert_eq!((of, err), (context, fi::FI_ETIMEDOUT));
+        let (entry, text) = failed_entry(&w);
+        assert_eq!((entry.op_context.addr(), entry.err), (context, fi::FI_ETIMEDOUT));
+        assert_eq!(entry.src_addr, peer);
         assert!(text.contains("the time limit of its counter is over"), "{text}");
     }
     // The batch moves nothing, also when its time comes.
