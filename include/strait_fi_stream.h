@@ -15,7 +15,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#define FI_STRAIT_CNTR_OPS "strait_cntr_ops_v1"
+#define FI_STRAIT_CNTR_OPS "strait_cntr_ops_v2"
 
 #define FI_STRAIT_CNTR_SUCCESS_MAX ((1ULL << 48) - 1)
 #define FI_STRAIT_CNTR_FAILURE_MAX ((1ULL << 7) - 1)
@@ -65,6 +65,16 @@ struct fi_strait_ops_cntr {
      maps. Valid until the domain is closed.
      */
     int (*get_wb_addr)(struct fid *fid, void **addr, size_t *len);
+    /*
+     A stream waits for `value`, and is to wait no longer once nothing has changed in the counter for
+     `timeout_ns`, looked at every 25 ms. Then the counter has a failure, and what it was to count ends
+     with FI_ETIMEDOUT: deferred work that has not started; all that waits for the counter, or for another
+     one in which such work was to count, whatever else counts there; receives without a message; sends
+     whose bytes are still here. The limit ends when the counter has reached `value` or has a failure, also
+     one from before (fi_cntr_seterr clears it); it takes the place of the one before. `timeout_ns` 0: no
+     limit, as at first.
+     */
+    int (*set_limit)(struct fid *fid, uint64_t value, uint64_t timeout_ns);
 };
 
 #endif  /* STRAIT_FI_STREAM_H */

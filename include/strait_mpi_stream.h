@@ -5,6 +5,8 @@
  * A call queues in the stream, and the stream raises a counter when it gets there. A thread of the queue, the agent, then calls
  * MPI_Isend or MPI_Irecv, and tests; its completion is a word that the stream waits for. No host function is in the stream.
  *
+ * With libstrait_mpi.so.0 datatypes with gaps are refused (-EOPNOTSUPP): strait_stream(7) says why.
+ *
  * Each wait of the stream ends: by its operation, by an error of MPI, by strait_mpi_stream_abort, or by the time limit, 30 seconds
  * unless strait_mpi_stream_set_timeout says another one. strait_mpi_stream_failure then names the operation and the peer. Buffers of
  * a queue that has failed are the MPI's until strait_mpi_stream_close has returned 0.
@@ -66,6 +68,7 @@ struct strait_mpi_stream {
 	uint64_t queued;		/* by calls */
 	uint64_t done;			/* the agent's: all up to it have completed */
 	int mode;			/* 0: auto, 1: performance, 2: economy */
+	int packs;			/* libstrait_mpi.so.0 takes the buffers */
 	uint64_t timeout_ns;
 	struct strait_mpi_failure failure; /* the agent's; valid once there is an error */
 	int error;			   /* MPI's, or 0 */
@@ -151,15 +154,21 @@ static inline void strait_mpi_pause(int mode, unsigned idle)
 static inline void *strait_mpi_agent(void *argument)
 {
 	struct strait_mpi_stream *q = (struct strait_mpi_stream *)argument;
-	uint64_t begun = 0, done = 0, waited = 0, since = 0, now, n;
-	unsigned idle = 0;
+	uint64_t begun = 0, done = 0, waited = 0, since = 0, looked = 0, now, n;
+	unsigned idle = 0, follow = 0;
 	int failed = 0;
 	while (!__atomic_load_n(&q->ends, __ATOMIC_ACQUIRE)) {
 		const uint64_t bell = __atomic_load_n(q->bell, __ATOMIC_ACQUIRE), queued = __atomic_load_n(&q->queued, __ATOMIC_ACQUIRE);
 		__atomic_fetch_add(q->polls, 1, __ATOMIC_RELAXED);
 		idle++;
-		/* Before the tests: a process that was stopped tests once more before the limit counts. */
+		/* Before the tests: a process that was stopped tests once more before the limit counts. Of the time in which it was
+		 * stopped a tenth of a second counts, and 200 tests follow, since a message may take several to come. */
 		now = waited && (idle > 2000 || q->mode == 2) ? strait_mpi_now() : 0;
+		if (now && looked && now - looked > 100000000) {
+			since += now - looked - 100000000;
+			follow = follow ? follow : 200;
+		}
+		looked = now ? now : looked;
 		if (__atomic_load_n(&q->aborts, __ATOMIC_ACQUIRE))
 			strait_mpi_failed(q, ECANCELED, MPI_ERR_OTHER, strait_mpi_waited(q, done));
 		if (q->error && !failed) {
@@ -204,7 +213,10 @@ static inline void *strait_mpi_agent(void *argument)
 		n = strait_mpi_waited(q, done);
 		if (n != waited) {
 			waited = n;
-			since = strait_mpi_now();
+			since = looked = strait_mpi_now();
+			follow = 0;
+		} else if (follow > 1) {
+			follow--;
 		} else if (n && now && now > since && now - since >= __atomic_load_n(&q->timeout_ns, __ATOMIC_RELAXED)) {
 			strait_mpi_failed(q, ETIMEDOUT, MPI_ERR_OTHER, n);
 		}
@@ -212,6 +224,26 @@ static inline void *strait_mpi_agent(void *argument)
 		strait_mpi_pause(q->mode, idle);
 	}
 	return NULL;
+}
+
+/* Whether libstrait_mpi.so.0 is in the process. */
+static inline int strait_mpi_is_packed(void)
+{
+	char line[4096];
+	int found = 0;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	while (maps && !found && fgets(line, sizeof line, maps))
+		found = strstr(line, "/libstrait_mpi.so") != NULL;
+	if (maps)
+		fclose(maps);
+	return found;
+}
+
+/* The library packs such a datatype by a kernel. To load that, the driver may wait for the stream, which waits for the operation. */
+static inline int strait_mpi_has_gaps(MPI_Datatype datatype)
+{
+	MPI_Count size = 0, lower = 0, extent = 0;
+	return MPI_Type_size_x(datatype, &size) || MPI_Type_get_extent_x(datatype, &lower, &extent) || size != extent;
 }
 
 /* Opens a queue for a stream of the calling thread's context. -EOPNOTSUPP: MPI was not initialized with MPI_THREAD_MULTIPLE. */
@@ -233,6 +265,7 @@ static inline int strait_mpi_stream_open(void *stream, struct strait_mpi_stream 
 	q->mode = mode && !strcmp(mode, "performance") ? 1 : mode && !strcmp(mode, "economy") ? 2 : 0;
 	q->operations = (struct strait_mpi_operation *)calloc(STRAIT_MPI_STREAM_OPERATIONS, sizeof *q->operations);
 	q->timeout_ns = 30000000000u;
+	q->packs = strait_mpi_is_packed();
 	rc = q->operations ? strait_stream_words_open(192 + 8 * STRAIT_MPI_STREAM_OPERATIONS, &q->page, &memory) : -ENOMEM;
 	if (!rc) {
 		q->bell = (uint64_t *)memory;
@@ -313,6 +346,8 @@ static inline int strait_mpi_enqueue(struct strait_mpi_stream *q, int sends, voi
 		return -EIO;
 	if (number - __atomic_load_n(&q->done, __ATOMIC_ACQUIRE) > STRAIT_MPI_STREAM_OPERATIONS)
 		return -EAGAIN;
+	if (q->packs && strait_mpi_has_gaps(datatype))
+		return -EOPNOTSUPP;
 	op->buffer = buffer;
 	op->datatype = datatype;
 	op->comm = comm;
@@ -332,7 +367,8 @@ static inline int strait_mpi_enqueue(struct strait_mpi_stream *q, int sends, voi
 }
 
 /* Queues what MPI_Isend does: the buffer is readable until a wait for the request has passed. -EAGAIN: 1024 operations have not
- * completed. -EIO: strait_mpi_stream_failed. The datatype and the communicator stay until then. */
+ * completed. -EIO: strait_mpi_stream_failed. -EOPNOTSUPP: the datatype has gaps, and libstrait_mpi.so.0 takes the buffers. The datatype and
+ * the communicator stay until then. */
 static inline int strait_mpi_isend_enqueue(const void *buffer, int count, MPI_Datatype datatype, int dest, int tag, MPI_Comm comm,
 					   struct strait_mpi_stream *q, strait_mpi_request *request)
 {

@@ -18,6 +18,7 @@
  *     streams lanes                       streams that share a hardware queue: over the stand-in
  *     streams users                       processes of two users
  *     streams agent-puts                  puts and gets that an agent carries out
+ *     streams agent-silent MS             the cable between two hosts is cut while streams wait: streams/hosts.h
  *     streams cut, agent-cut              the driver refuses a launch in the middle of a list: over the stand-in
  *     streams words                       waits for words and counters, and stores: of one process
  *     streams sizes TURNS MOST            messages of 8 B to MOST bytes there and back, by each way in turns, NCCL's (STREAMS_NCCL,
@@ -74,13 +75,16 @@ static void together()
 }
 
 static bool by_agent;
+static bool on_hosts();
+static void enter_host(bool leads);
 
 static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0, uint32_t slots = 0, uint32_t slot_bytes = 0)
 {
 	strait_stream_options options = {};
 	strait_stream *s = nullptr;
 	options.size = sizeof options;
-	options.flags = flags | (by_agent ? STRAIT_STREAM_BY_AGENT : 0);
+	/* Between hosts an agent carries without that. */
+	options.flags = flags | (by_agent && !on_hosts() ? STRAIT_STREAM_BY_AGENT : 0);
 	options.key = by_agent ? "a key of both" : nullptr;
 	options.timeout_ns = timeout_ns;
 	options.slots = slots;
@@ -127,6 +131,7 @@ static void two(const std::function<void(bool)> &body)
 	const pid_t child = fork();
 	CHECK(child >= 0);
 	other_process = child > 0 ? child : getppid();
+	enter_host(child != 0);
 	if (child == 0) {
 		role = "second";
 		close(pair[0]);
@@ -372,6 +377,7 @@ static void victim(int fd, bool with_gpu)
 	gpu g;
 	role = "victim";
 	sock = fd;
+	enter_host(false);
 	memset(out, 0x55, sizeof out);
 	if (with_gpu)
 		g.open(1);
@@ -393,6 +399,7 @@ static void victim(int fd, bool with_gpu)
 
 static void kills(unsigned count, char *self)
 {
+	enter_host(true);
 	gpu g;
 	g.open();
 	for (unsigned n = 0; n < count; n++) {
@@ -932,6 +939,7 @@ static void words()
 #include "streams/parts.h"
 #include "streams/signals.h"
 #include "streams/compared.h"
+#include "streams/hosts.h"
 
 int main(int argc, char **argv)
 {
@@ -960,6 +968,8 @@ int main(int argc, char **argv)
 			two(users);
 		else if (what == "agent-puts")
 			two(puts_by_agent);
+		else if (what == "agent-silent" && argc == 3)
+			two([&](bool leads) { silent(leads, (unsigned)atoi(argv[2])); });
 		else if (what == "cut" || what == "agent-cut")
 			two(cut);
 		else if (what == "sizes" && argc == 4)
@@ -984,7 +994,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams replays WAY REPLAYS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams life, streams lanes, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams replays WAY REPLAYS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams puts, streams life, streams lanes, streams users, streams agent-puts, streams agent-silent MS, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Two ranks whose streams send to each other through include/strait_mpi_stream.h, under any MPI that takes device memory, by itself
+/* Pairs of ranks whose streams send to each other through include/strait_mpi_stream.h, under any MPI that takes device memory, by itself
  * or by libstrait_mpi.so.0. CUDA's driver, or its stand-in, is libcuda.so.1. Contents and statuses are checked.
  *
- *     enqueue ITERATIONS    a loop with a kernel between; several receives under way, with tags, waited for in another order; what
- *                           is refused; how often the agent polls; an abort while a stream waits
+ *     enqueue ITERATIONS    a loop with a kernel between; several receives under way, with tags, waited for in another order; other
+ *                           types; a ring of all ranks; what is refused; how often the agent polls; an abort while a stream waits
  *     enqueue half          rank 1 is stopped in the middle of a long message until the limit has passed
  *     enqueue killed        rank 1 is killed while the stream of rank 0 waits for it, which goes on
  *
@@ -23,7 +23,7 @@ extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsign
 
 enum { words = 32, tags = 8, large = 300000, limit_s = 60 };
 
-static int me, peer;
+static int me, peer, odd, ranks; /* pairs of an even rank and an odd one */
 static void *stream, *add;
 static struct strait_mpi_stream *q;
 
@@ -85,25 +85,25 @@ static void end_of_stream(void)
 /* Each kernel adds 1: a message that is lost, or taken twice, shows. */
 static void loop(int iterations)
 {
-	const dptr tx = memory(4 * words, me ? 0 : 1000), rx = memory(4 * words, 0);
+	const dptr tx = memory(4 * words, odd ? 0 : 1000), rx = memory(4 * words, 0);
 	MPI_Status status[20];
 	for (int done = 0; done < iterations; done += 20) {
 		memset(status, 0xff, sizeof status);
 		for (int i = 0; i < 20; i++) {
-			if (me == 0)
+			if (!odd)
 				CHECK(strait_mpi_send_enqueue((void *)tx, words, MPI_UINT32_T, peer, 3, MPI_COMM_WORLD, q) == 0);
 			CHECK(strait_mpi_recv_enqueue((void *)rx, words, MPI_UINT32_T, peer, MPI_ANY_TAG, MPI_COMM_WORLD, q, &status[i]) == 0);
 			launch(tx, rx);
-			if (me == 1)
+			if (odd)
 				CHECK(strait_mpi_send_enqueue((void *)tx, words, MPI_UINT32_T, peer, 4, MPI_COMM_WORLD, q) == 0);
 		}
 		end_of_stream();
 		for (int i = 0; i < 20; i++) {
 			int count = 0;
 			MPI_Get_count(&status[i], MPI_UINT32_T, &count);
-			CHECK(status[i].MPI_SOURCE == peer && status[i].MPI_TAG == 4 - me && count == words);
+			CHECK(status[i].MPI_SOURCE == peer && status[i].MPI_TAG == 4 - odd && count == words);
 		}
-		has(tx, 4 * words, 1000, 2 * (uint32_t)(done + 20) - (uint32_t)me);
+		has(tx, 4 * words, 1000, 2 * (uint32_t)(done + 20) - (uint32_t)odd);
 	}
 }
 
@@ -131,6 +131,54 @@ static void several(void)
 	for (int t = 0; t < tags; t++)
 		has(in[t], t ? bytes : large, (uint32_t)(7 * t + 2 + peer), 0);
 	has(other, bytes, 7 * 5 + 2 + (uint32_t)peer, 1);
+}
+
+/* Messages of other contiguous types than words. */
+static void types(void)
+{
+	MPI_Datatype all[5] = {MPI_DOUBLE, MPI_FLOAT, MPI_INT64_T, MPI_CHAR, MPI_DATATYPE_NULL};
+	const int counts[5] = {words / 2, words, words / 2, 4 * words, 4};
+	MPI_Type_contiguous(8, MPI_UINT32_T, &all[4]);
+	MPI_Type_commit(&all[4]);
+	for (int t = 0; t < 5; t++) {
+		const dptr out = memory(4 * words, (uint32_t)(5 * t + 3 + odd)), in = memory(4 * words, 1);
+		strait_mpi_request request = {0};
+		CHECK(strait_mpi_irecv_enqueue((void *)in, counts[t], all[t], peer, t, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE, &request) == 0);
+		CHECK(strait_mpi_send_enqueue((void *)out, counts[t], all[t], peer, t, MPI_COMM_WORLD, q) == 0);
+		CHECK(strait_mpi_wait_enqueue(q, &request) == 0);
+		end_of_stream();
+		CHECK(!strait_mpi_stream_failed(q));
+		has(in, 4 * words, (uint32_t)(5 * t + 3 + !odd), 0);
+	}
+	MPI_Type_free(&all[4]);
+	/* One with gaps is refused, and the queue goes on. */
+	const dptr at = memory(4 * words, 1);
+	MPI_Datatype vector;
+	strait_mpi_request request = {0};
+	MPI_Type_vector(8, 2, 4, MPI_UINT32_T, &vector);
+	MPI_Type_commit(&vector);
+	CHECK(strait_mpi_irecv_enqueue((void *)at, 1, vector, peer, 9, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE, &request) == -EOPNOTSUPP);
+	CHECK(strait_mpi_send_enqueue((void *)at, 1, vector, peer, 9, MPI_COMM_WORLD, q) == -EOPNOTSUPP);
+	CHECK(!strait_mpi_stream_failed(q));
+	MPI_Type_free(&vector);
+}
+
+/* Each rank sends to the next one, and has a receive under way from the last one; a message goes once around. */
+static void ring(void)
+{
+	const int next = (me + 1) % ranks, last = (me + ranks - 1) % ranks;
+	const dptr at = memory(4 * words, 1000 * (uint32_t)me + 1), in = memory(4 * words, 0);
+	for (int turn = 0; turn < ranks; turn++) {
+		strait_mpi_request request = {0};
+		CHECK(strait_mpi_irecv_enqueue((void *)in, words, MPI_UINT32_T, last, turn, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE, &request) == 0);
+		CHECK(strait_mpi_send_enqueue((void *)at, words, MPI_UINT32_T, next, turn, MPI_COMM_WORLD, q) == 0);
+		CHECK(strait_mpi_wait_enqueue(q, &request) == 0);
+		launch(at, in);
+	}
+	end_of_stream();
+	CHECK(!strait_mpi_stream_failed(q));
+	/* `ranks` turns of one more each. */
+	has(at, 4 * words, 1000 * (uint32_t)me + 1, (uint32_t)ranks);
 }
 
 /* The failure names that operation with the peer. */
@@ -170,7 +218,7 @@ static void limits(void)
 	closed();
 }
 
-/* Rank 1 stops rank 0 for longer than the limit, and sends meanwhile: the message is there before the limit counts. */
+/* An odd rank stops its peer for longer than the limit, and sends meanwhile: the message is there before the limit counts. */
 static void stopped(void)
 {
 	uint32_t *at = calloc(words, 4);
@@ -178,7 +226,7 @@ static void stopped(void)
 	const char *mode = getenv("FI_STRAIT_XPU_MODE");
 	MPI_Sendrecv(&pid, 1, MPI_INT, peer, 90, &other, 1, MPI_INT, peer, 90, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	CHECK(at);
-	if (me == 1) {
+	if (odd) {
 		for (int i = 0; i < words; i++)
 			at[i] = 6;
 		MPI_Recv(&pid, 1, MPI_INT, peer, 91, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -190,8 +238,9 @@ static void stopped(void)
 		CHECK(strait_mpi_stream_open(stream, &q) == 0);
 		strait_mpi_stream_set_timeout(q, 2000000000);
 		CHECK(strait_mpi_recv_enqueue(at, words, MPI_UINT32_T, peer, 92, MPI_COMM_WORLD, q, MPI_STATUS_IGNORE) == 0);
-		/* Until the agent has seen that the stream waits, and reads the clock. */
-		while (strait_mpi_stream_polls(q) < (mode && !strcmp(mode, "economy") ? 100 : 10000))
+		/* Until the agent has seen that the stream waits, and reads the clock: soon, since the limit has begun. */
+		const uint64_t before = strait_mpi_stream_polls(q);
+		while (strait_mpi_stream_polls(q) - before < (mode && !strcmp(mode, "economy") ? 100 : 3000))
 			usleep(50);
 		MPI_Send(&pid, 1, MPI_INT, peer, 91, MPI_COMM_WORLD);
 		end_of_stream();
@@ -311,23 +360,27 @@ static void error(void)
 int main(int argc, char **argv)
 {
 	void *ctx, *module;
-	int provided = 0, ranks = 0;
+	int provided = 0;
 	if (argc != 2)
 		return fprintf(stderr, "usage: enqueue ITERATIONS, enqueue half, enqueue killed\n"), 2;
 	MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
 	MPI_Comm_rank(MPI_COMM_WORLD, &me);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-	CHECK(provided == MPI_THREAD_MULTIPLE && ranks == 2);
-	peer = 1 - me;
+	CHECK(provided == MPI_THREAD_MULTIPLE && ranks % 2 == 0);
+	odd = me & 1;
+	peer = me ^ 1;
 	CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&ctx, 0) == 0 && cuCtxSetCurrent(ctx) == 0);
 	CHECK(cuStreamCreate(&stream, 1) == 0 && cuModuleLoadData(&module, kernel) == 0 && cuModuleGetFunction(&add, module, "add") == 0);
 	CHECK(strait_mpi_stream_open(stream, &q) == 0);
+	CHECK(ranks == 2 || atoi(argv[1]));
 	if (!strcmp(argv[1], "killed"))
 		killed();
 	if (!strcmp(argv[1], "half"))
 		half();
 	loop(atoi(argv[1]));
 	several();
+	types();
+	ring();
 	ends();
 	error();
 	limits();

@@ -90,8 +90,8 @@ static void puts_by_agent(bool leads)
 		cu("cuMemAlloc_v2", memory, (size_t)room);
 	cu("cuMemHostAlloc", &host, (size_t)room, 0u);
 
-	/* Windows in a device's memory and in the host's. */
-	strait_stream *s = open_endpoint(0, 20000000000);
+	/* Windows in a device's memory and in the host's, which takes the flag also between hosts. */
+	strait_stream *s = open_endpoint(STRAIT_STREAM_BY_AGENT, 20000000000);
 	uint32_t region[2] = {9, 9};
 	OK(strait_stream_register(s, (void *)window, room, &region[0]));
 	OK(strait_stream_register(s, host, room, &region[1]));

@@ -2,12 +2,14 @@
 
 mod collectives;
 mod deferred_work;
+mod expire;
 mod objects;
 mod opened;
 mod peek;
 mod pending;
 mod post_receive;
 
+pub use expire::{Expired, Expiring};
 pub use objects::Abandoned;
 pub use pending::pending;
 
@@ -21,7 +23,7 @@ use crate::core::{Core, RxContext, Slab, Tally};
 use crate::endpoint::{Endpoint, Failed, Leaving};
 use crate::types::*;
 use crate::work::Work;
-use link_api::RmaLink;
+use link_api::{Patience, RmaLink};
 
 /// Endpoints and all that they share. It is driven by one thread at a time: a provider puts its lock
 /// around it.
@@ -239,7 +241,7 @@ impl<L: RmaLink> Domain<L> {
             }
         }
         let e = self.opened.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
-        e.cancel(&mut self.opened.core, ctx, begun)?;
+        e.cancel(&mut self.opened.core, ctx, begun, Error::Cancelled)?;
         self.run_counted();
         Ok(())
     }
@@ -268,6 +270,38 @@ impl<L: RmaLink> Domain<L> {
         for taken in self.deferred.clear() {
             self.opened.core.forget(Tally { endpoint: false, also: taken.completion }, None);
         }
+    }
+
+    /// The counter has not counted in time what it was to count: `until`. Of the operations that are to count
+    /// in it, those that can be taken back fail with [`Error::Overdue`]: deferred ones that have not started,
+    /// receives without a message, sends whose bytes are still here. So do deferred ones that wait for the
+    /// counter, and all that wait for a counter in which one of these was to count. It has a failure then,
+    /// unless it has reached the value; what only a peer can end counts when it ends.
+    ///
+    /// [`Error::Busy`], with [`Patience::Retried`] alone: the receiver of a send is inside an access. It is
+    /// called again with what it left in `begun`.
+    pub fn cntr_expire(
+        &mut self,
+        cntr: CntrId,
+        until: u64,
+        patience: Patience,
+        begun: &mut Option<Expiring>,
+    ) -> Result<Expired, Error> {
+        let before = self.opened.core.patience;
+        self.set_patience(patience);
+        let Domain { opened, deferred, collectives } = self;
+        let mut expiring = begun.take().unwrap_or_else(|| expire::begin(opened, deferred, cntr));
+        let ended = expiring.end_sends(opened);
+        let outcome = match ended {
+            Ok(()) => Ok(expiring.finish(opened, until, collectives.counted_in(opened, cntr))),
+            Err(err) => {
+                *begun = Some(expiring);
+                Err(err)
+            }
+        };
+        self.set_patience(before);
+        self.run_work();
+        outcome
     }
 
     /// Lets an endpoint take part in collective operations. To be called before peers may: until then their

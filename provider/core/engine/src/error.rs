@@ -32,6 +32,8 @@ pub enum Error {
     Unreachable,
     /// Nothing has answered at the peer's address for as long as that may take.
     TimedOut,
+    /// Its counter did not change for the time limit that the application has set.
+    Overdue,
     /// The peer belongs to another user or speaks another version.
     Denied,
     /// There are no descriptors or no memory to meet the peer with.
@@ -73,6 +75,10 @@ impl fmt::Display for Error {
             Error::TimedOut => {
                 "nothing answers at the peer's address: a firewall drops what is sent there, or its host is down or its \
                  process stopped; the log has the address"
+            }
+            Error::Overdue => {
+                "the time limit of its counter is over: the triggering counter did not reach the threshold, or the peer did \
+                 not take part; the log names the operation"
             }
             Error::Denied => "the peer belongs to another user or job, or runs another version of Strait: the log says which",
             Error::Exhausted => {

@@ -34,7 +34,7 @@ mod work;
 pub use crate::core::{Iov, RmaIov};
 pub use collective::Kind as CollectiveKind;
 pub use config::{Cntrs, Config, EpConfig, MrId, Reg};
-pub use domain::{Abandoned, Domain, pending};
+pub use domain::{Abandoned, Domain, Expired, Expiring, pending};
 pub use endpoint::Leaving;
 pub use link_api;
 pub use pending::{Pending, PendingKind};

@@ -61,11 +61,18 @@ pub enum WorkOp {
 }
 
 impl Work {
+    /// The counters that it changes.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = CntrId> + use<> {
+        let sets = match self.op {
+            WorkOp::CntrAdd { cntr, .. } | WorkOp::CntrSet { cntr, .. } => Some(cntr),
+            _ => None,
+        };
+        sets.into_iter().chain(self.completion)
+    }
+
     /// Whether it changes that counter: by what it does, or when it completes.
     pub(crate) fn changes(&self, of: CntrId) -> bool {
-        let sets =
-            matches!(self.op, WorkOp::CntrAdd { cntr, .. } | WorkOp::CntrSet { cntr, .. } if cntr == of);
-        sets || self.completion == Some(of)
+        self.changed().any(|cntr| cntr == of)
     }
 
     /// Deferred work counts in its own counter only, unless a completion of the endpoint is requested

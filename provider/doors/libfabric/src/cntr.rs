@@ -215,7 +215,9 @@ unsafe extern "C" fn ops_open(
     ops: *mut *mut c_void,
     _context: *mut c_void,
 ) -> c_int {
-    let table = |n: &CStr| (n == counter_ops::NAME).then(|| (&raw const STREAM_OPS).cast());
+    let table = |n: &CStr| {
+        [counter_ops::NAME, counter_ops::FIRST_NAME].contains(&n).then(|| (&raw const STREAM_OPS).cast())
+    };
     // SAFETY: the application passes a string, and a place for the answer.
     unsafe { open_ops(name, flags, ops, table) }
 }

@@ -52,7 +52,7 @@ impl From<Error> for Errno {
             Error::Refused => fi::FI_ECONNREFUSED,
             Error::Reset => fi::FI_ECONNRESET,
             Error::Unreachable => fi::FI_EHOSTUNREACH,
-            Error::TimedOut => fi::FI_ETIMEDOUT,
+            Error::TimedOut | Error::Overdue => fi::FI_ETIMEDOUT,
             Error::Denied => fi::FI_EACCES,
             Error::Exhausted => fi::FI_EMFILE,
             Error::BadKey => fi::FI_ENOKEY,
@@ -70,7 +70,7 @@ impl From<Error> for Errno {
 }
 
 /// Every error of the engine; where several have one `FI_E*`, a provider errno is the place here.
-const DETAILS: [Error; 23] = [
+const DETAILS: [Error; 24] = [
     Error::Again,
     Error::Invalid,
     Error::NoAddr,
@@ -94,6 +94,7 @@ const DETAILS: [Error; 23] = [
     Error::Fault,
     Error::Exhausted,
     Error::TimedOut,
+    Error::Overdue,
 ];
 /// First number of the places: above all of libfabric's.
 const FIRST_DETAIL: c_int = 4096;
@@ -109,9 +110,10 @@ pub(crate) fn detail(e: Error) -> c_int {
     at.map_or(0, |at| FIRST_DETAIL + at as c_int)
 }
 
-/// The error with this number, if exactly one has it.
+/// The error with this number, if exactly one has it that every client may see.
 fn error_of_only(number: Errno) -> Option<Error> {
-    let mut of = DETAILS.iter().filter(|d| Errno::from(**d) == number);
+    let of_all = |d: &&Error| Errno::from(**d) == number && **d != Error::Overdue;
+    let mut of = DETAILS.iter().filter(of_all);
     of.next().filter(|_| of.next().is_none()).copied()
 }
 
@@ -199,6 +201,7 @@ mod tests {
             (Error::Reset, 104),
             (Error::Unreachable, 113),
             (Error::TimedOut, 110),
+            (Error::Overdue, 110),
             (Error::NotFound, 2),
             (Error::Fault, 14),
             (Error::Exhausted, 24),
@@ -206,7 +209,9 @@ mod tests {
             assert_eq!(Errno::from(e), Errno(n), "{e}");
         }
         // What a client shows that has words for nothing but the provider's number.
-        for (e, n) in [(Error::Unreachable, 113), (Error::Refused, 111), (Error::Reset, 104)] {
+        for (e, n) in
+            [(Error::Unreachable, 113), (Error::Refused, 111), (Error::Reset, 104), (Error::TimedOut, 110)]
+        {
             assert_eq!(detail(e), n);
         }
         let mut all: Vec<_> = DETAILS.iter().map(|e| detail(*e)).collect();

@@ -8,14 +8,18 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use engine::{CntrId, Domain};
+use engine::{ADDR_UNSPEC, CntrId, Domain, Expired, What};
 use hmem::{Caps, Span};
 use link_api::RmaLink;
 
 use crate::error::{Error, ended};
 use crate::layout::{self, word_of};
 use crate::queue::Place;
+use limit::{Ending, Limit, Standing};
+
+mod limit;
 
 /// The largest value and the most failures that a write-back word has.
 pub const VALUE_MOST: u64 = (1 << 48) - 1;
@@ -40,6 +44,10 @@ pub struct CounterSide {
     closed: AtomicBool,
     /// The application's memory for the write-back word.
     buffer: Mutex<Option<Buffer>>,
+    /// The application's time limit. Locked after the engine.
+    limit: Mutex<Option<Limit>>,
+    /// What a limit that is over ends. Locked after the engine.
+    ending: Mutex<Option<Ending>>,
 }
 
 /// Where the write-back word is written beside the counter's own.
@@ -74,7 +82,15 @@ impl CounterSide {
         let shown = layout::CounterHost { timeout_ns, writeback, ..layout::CounterHost::default() };
         at.write(&shown.words());
         let (taken, closed) = (Default::default(), AtomicBool::new(false));
-        CounterSide { of, at, taken, closed, buffer: Mutex::new(None) }
+        CounterSide {
+            of,
+            at,
+            taken,
+            closed,
+            buffer: Mutex::default(),
+            limit: Mutex::default(),
+            ending: Mutex::default(),
+        }
     }
 
     /// Where a device finds the words.
@@ -147,6 +163,58 @@ impl CounterSide {
         }
     }
 
+    fn limit(&self) -> MutexGuard<'_, Option<Limit>> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has what is to count in the counter end once nothing has changed in it for `most`, until it has
+    /// reached the value or counted a failure. The limit before it ends. `None`: no limit any more.
+    pub fn set_limit(&self, value: u64, most: Option<Duration>) {
+        *self.limit() = most.map(|most| Limit::new(value, most));
+    }
+
+    /// Ends what the counter was to count, if its time limit is over. Where a peer is inside an access, the
+    /// next calls go on with it.
+    pub fn expire<L: RmaLink>(&self, engine: &mut Domain<L>, now: Instant) {
+        let mut held = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.closed.load(Relaxed) {
+            (*held, *self.limit()) = (None, None);
+            return;
+        }
+        if held.is_none() {
+            *held = self.take_overdue(engine, now);
+        }
+        let Some(ending) = held.as_mut() else { return };
+        let (value, patience) = (engine.cntr_read(self.of), ending.patience(now));
+        let ended = engine.cntr_expire(self.of, ending.value, patience, &mut ending.begun);
+        let Ok(Expired { failed, left, first }) = ended else { return };
+        let first = first.map_or(String::new(), |(what, peer, ctx)| {
+            let peer = if peer == ADDR_UNSPEC { "any peer".into() } else { format!("peer {peer}") };
+            format!(": {}, {peer}, context {:#x}", named(what), ctx.0)
+        });
+        log::warn!(
+            "a counter that a stream waits for has {value} of {}, and nothing has changed for {} ms: {failed} \
+             operations have failed{first}; {left} are under way",
+            ending.value,
+            ending.most.as_millis()
+        );
+        *held = None;
+    }
+
+    /// The limit, if it is over.
+    fn take_overdue<L: RmaLink>(&self, engine: &Domain<L>, now: Instant) -> Option<Ending> {
+        let mut held = self.limit();
+        let value = engine.cntr_read(self.of);
+        match held.as_mut()?.read(value, engine.cntr_readerr(self.of), now) {
+            Standing::Waits => None,
+            Standing::Passed => {
+                *held = None;
+                None
+            }
+            Standing::Overdue => held.take().map(|limit| limit.end(now)),
+        }
+    }
+
     fn buffer(&self) -> MutexGuard<'_, Option<Buffer>> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,6 +275,14 @@ impl CounterSide {
         self.at.word(word_of!(CounterHost.error)).store(ended(errno), Release);
         self.satisfy();
     }
+}
+
+/// An operation in a log.
+fn named(what: What) -> &'static str {
+    let kinds = [(What::SEND, "a send"), (What::RECV, "a receive"), (What::ATOMIC, "an atomic")];
+    let rma = [(What::READ, "a read"), (What::WRITE, "a write")];
+    let kind = kinds.iter().chain(&rma).find(|(kind, _)| what.contains(*kind));
+    kind.map_or("a change of a counter", |(_, name)| name)
 }
 
 /// Words of what the host writes: what the device writes is behind them.

@@ -41,7 +41,7 @@ pub fn errno(e: engine::Error) -> i32 {
         Error::Refused => code::CONNREFUSED,
         Error::Reset => code::CONNRESET,
         Error::Unreachable => code::HOSTUNREACH,
-        Error::TimedOut => code::TIMEDOUT,
+        Error::TimedOut | Error::Overdue => code::TIMEDOUT,
         Error::Denied | Error::Access => code::ACCES,
         Error::Exhausted => code::MFILE,
         Error::BadKey | Error::KeyInUse => code::NOKEY,

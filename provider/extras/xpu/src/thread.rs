@@ -16,63 +16,11 @@ use crate::drain::Drain;
 use crate::error::{Error, code};
 use crate::port::BEAT;
 
+mod pace;
 mod rest;
 
-/// For so long nothing has happened before the thread rests.
-const QUIET: Duration = Duration::from_millis(10);
-
-/// What the thread does between looks that find nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// So many looks follow each other at once, after one that found something.
-    spins: u32,
-    /// Up to so many the core is yielded between them.
-    yields: u32,
-    /// Then the thread sleeps. `None`: never.
-    sleep: Option<Duration>,
-    /// So long at most it rests where nothing has happened for some time. `None`: it does not.
-    rest: Option<Duration>,
-}
-
-impl Pace {
-    /// It yields the core, and never sleeps.
-    pub const POLLS: Pace = Pace { spins: 2_000, yields: 2_000, sleep: None, rest: None };
-
-    /// It sleeps where nothing was found for some time.
-    pub const fn adapts(sleep: Duration) -> Pace {
-        Pace { spins: 2_000, yields: 4_000, sleep: Some(sleep), rest: None }
-    }
-
-    /// It sleeps after each look that found nothing.
-    pub const fn sleeps(sleep: Duration) -> Pace {
-        Pace { spins: 0, yields: 0, sleep: Some(sleep), rest: None }
-    }
-
-    /// As this one, and where nothing has happened for 10 ms it sleeps for so long,
-    /// in whole milliseconds: until something of a peer's comes, or [`Drains::wake`] is called.
-    pub const fn resting(self, most: Duration) -> Pace {
-        Pace { rest: Some(most), ..self }
-    }
-
-    /// Waits, after so many looks that found nothing.
-    fn wait(&self, idle: u32) {
-        match self.sleep {
-            Some(sleep) if idle > self.yields => thread::park_timeout(sleep.min(BEAT / 4)),
-            _ if idle > self.spins => thread::yield_now(),
-            _ => std::hint::spin_loop(),
-        }
-    }
-
-    /// The kernel ends sleeps of the calling thread when they are over, and not up to 50 microseconds later.
-    fn begin(&self) {
-        const SLACK: libc::c_ulong = 1_000;
-        // SAFETY: no pointers; of this thread alone.
-        let set = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK) };
-        if set != 0 {
-            log::debug!("sleeps of this thread may last 50 microseconds longer");
-        }
-    }
-}
+pub use pace::Pace;
+use pace::{Lull, Step};
 
 /// What the thread sleeps on while it rests.
 #[derive(Debug, Default)]
@@ -125,6 +73,8 @@ pub struct Drains {
     /// Counters that devices add to, whether or not an endpoint is bound to them. Locked after `all`, and
     /// before the engine.
     counters: Mutex<Vec<Arc<CounterSide>>>,
+    /// The next poll compares the counters' time limits.
+    times: AtomicBool,
     stop: AtomicBool,
     bell: Bell,
 }
@@ -138,6 +88,7 @@ impl Default for Drains {
             peers: Mutex::default(),
             feed: Mutex::default(),
             counters: Mutex::default(),
+            times: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             bell: Bell::default(),
         }
@@ -242,6 +193,11 @@ impl Drains {
                 // Deferred work that a device releases completes without a call of the host.
                 polled += engine.progress();
             }
+            // Behind progress: what has come meanwhile counts.
+            if self.times.swap(false, Ordering::Relaxed) {
+                let now = Instant::now();
+                counters.iter().for_each(|c| c.expire(&mut *engine, now));
+            }
             counters.iter().for_each(|c| c.show(&*engine));
             drop(engine);
             counters.iter().for_each(|c| c.write_back());
@@ -254,8 +210,10 @@ impl Drains {
         })
     }
 
-    /// Shows the devices that the thread runs, and which peers' processes have ended.
+    /// Shows the devices that the thread runs, and which peers' processes have ended; has the next poll
+    /// compare time limits.
     pub fn beat(&self) {
+        self.times.store(true, Ordering::Relaxed);
         let mut all = self.all();
         all.iter_mut().for_each(|(_, d)| d.beat());
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -280,7 +238,7 @@ impl DrainThread {
     /// Starts it. It never sleeps so long that a device misses its beat.
     pub fn start<H: Host>(host: Arc<H>, drains: Arc<Drains>, pace: Pace) -> Result<DrainThread, Error> {
         drains.stop.store(false, Ordering::SeqCst);
-        if pace.rest.is_some() {
+        if pace.rests() {
             // Now, so that the lack of a descriptor is the opener's error.
             drains.bell.wait.fd()?;
         }
@@ -315,39 +273,41 @@ impl Drop for DrainThread {
     }
 }
 
+/// The kernel ends sleeps of the calling thread when they are over, and not up to 50 microseconds later.
+fn sleep_exactly() {
+    const SLACK: libc::c_ulong = 1_000;
+    // SAFETY: no pointers; of this thread alone.
+    let set = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK) };
+    if set != 0 {
+        log::debug!("sleeps of this thread may last 50 microseconds longer");
+    }
+}
+
 /// `poll` looks at all of them. `arm` has peers wake this thread; whether it may sleep then.
 fn run(drains: &Drains, pace: Pace, poll: impl Fn() -> usize, arm: impl Fn() -> bool) {
-    pace.begin();
-    let (mut idle, mut beaten, mut quiet) = (0u32, None::<Instant>, None::<Instant>);
+    sleep_exactly();
+    let (mut lull, mut beaten) = (Lull::new(pace), None::<Instant>);
     while !drains.stop.load(Ordering::SeqCst) {
         if drains.callers.load(Ordering::SeqCst) > 0 {
             thread::yield_now();
             continue;
         }
-        if poll() > 0 {
-            (idle, quiet) = (0, None);
+        let (step, now) = lull.polled(poll() > 0, Instant::now);
+        if let Some(now) = now.filter(|now| beaten.is_none_or(|then| now.duration_since(then) > BEAT / 4)) {
+            beaten = Some(now);
+            drains.beat();
         }
-        // Beyond the largest number it begins again: a thread that never sleeps then looks at the clock, too.
-        idle = idle.wrapping_add(1);
-        // The clock is read where the thread has time.
-        if idle % 256 == 1 || (idle > pace.yields && pace.sleep.is_some()) {
-            let now = Instant::now();
-            if beaten.is_none_or(|then| now.duration_since(then) > BEAT / 4) {
-                beaten = Some(now);
-                drains.beat();
-            }
-            if idle > pace.yields {
-                let since = *quiet.get_or_insert(now);
-                if let Some(most) = pace.rest.filter(|_| now.duration_since(since) > QUIET) {
-                    let found = || drains.stop.load(Ordering::SeqCst) || poll() > 0 || !arm();
-                    if drains.bell.rest(most, found) {
-                        (idle, quiet) = (0, None);
-                    }
-                    continue;
+        match step {
+            Step::Spin => std::hint::spin_loop(),
+            Step::Yield => thread::yield_now(),
+            Step::Sleep(sleep) => thread::park_timeout(sleep.min(BEAT / 4)),
+            Step::Rest(most) => {
+                let found = || drains.stop.load(Ordering::SeqCst) || poll() > 0 || !arm();
+                if drains.bell.rest(most, found) {
+                    lull.end();
                 }
             }
         }
-        pace.wait(idle);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Deferred work: operations that start when a counter reaches a threshold (FI_QUEUE_WORK and FI_TRIGGER of
 //! fi_trigger(3)).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::opened::Opened;
 use crate::core::{Cntr, Core, Number};
@@ -65,13 +65,32 @@ impl DeferredWork {
     }
 
     /// Takes back operations that are not to stay.
-    pub(super) fn retain_ops(&mut self, stays: impl Fn(&WorkOp) -> bool) -> Vec<Work> {
+    pub(super) fn retain(&mut self, stays: impl Fn(&Work) -> bool) -> Vec<Work> {
         let mut taken = Vec::new();
         self.waiting.retain(|_, of| {
-            let places: Vec<Place> = of.iter().filter(|(_, w)| !stays(&w.op)).map(|(at, _)| *at).collect();
+            let places: Vec<Place> = of.iter().filter(|(_, w)| !stays(w)).map(|(at, _)| *at).collect();
             taken.extend(places.iter().filter_map(|at| of.remove(at)));
             !of.is_empty()
         });
+        taken
+    }
+
+    /// Takes back the operations that wait for that counter or count in it, and all that wait for a counter
+    /// in which one of these counts, also where other operations count in it. `counts`: the counters in which
+    /// an operation counts.
+    pub(super) fn take_behind(&mut self, cntr: CntrId, counts: impl Fn(&Work) -> Vec<CntrId>) -> Vec<Work> {
+        let mut taken = self.retain(|work| work.trigger != cntr && !counts(work).contains(&cntr));
+        let mut seen = BTreeSet::from([cntr]);
+        let mut at = 0;
+        while let Some(work) = taken.get(at) {
+            for next in counts(work) {
+                if seen.insert(next) {
+                    let of = self.waiting.remove(&next).into_iter();
+                    taken.extend(of.flat_map(BTreeMap::into_values));
+                }
+            }
+            at += 1;
+        }
         taken
     }
 
@@ -143,7 +162,7 @@ impl DeferredWork {
 }
 
 /// Completes an operation that could not be started: no call is there to return the error.
-fn fail<L: RmaLink>(opened: &mut Opened<L>, work: &Work, err: Error) {
+pub(super) fn fail<L: RmaLink>(opened: &mut Opened<L>, work: &Work, err: Error) {
     let (to, ctx, tag) = match &work.op {
         WorkOp::Send { to, ctx, tag, .. } => (*to, *ctx, tag.unwrap_or(0)),
         WorkOp::Rma { to, ctx, .. } | WorkOp::Atomic { to, ctx, .. } => (*to, *ctx, 0),

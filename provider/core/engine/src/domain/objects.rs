@@ -93,7 +93,7 @@ impl<L: RmaLink> Domain<L> {
             Some(_) => {
                 self.opened.core.rxs.remove(rx.at());
                 let taken =
-                    self.deferred.retain_ops(|op| !matches!(op, WorkOp::Recv { rx: of, .. } if *of == rx));
+                    self.deferred.retain(|work| !matches!(work.op, WorkOp::Recv { rx: of, .. } if of == rx));
                 taken.iter().for_each(|work| self.opened.core.forget(work.tally(), None));
                 Ok(())
             }
@@ -239,7 +239,7 @@ impl<L: RmaLink> Domain<L> {
         if shared {
             ep.fail_received(&mut self.opened.core);
         }
-        let taken = self.deferred.retain_ops(|op| match op {
+        let taken = self.deferred.retain(|work| match &work.op {
             WorkOp::Recv { rx, .. } => shared || *rx != ep.bind.rx(),
             op => op.ep() != Some(id),
         });

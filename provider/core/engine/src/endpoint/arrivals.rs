@@ -361,6 +361,9 @@ impl<L: RmaLink> Transfers<'_, L> {
             self.requests.injected.take_kept(name);
         }
         let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
+        if err == Some(Error::Cancelled) && self.requests.queues.is_overdue(name) {
+            err = Some(Error::Overdue);
+        }
         if out.large && out.asked.is_none() && err.is_none() {
             self.net.peer(peer).hints.note_fetched();
         }

@@ -10,8 +10,8 @@ use crate::types::*;
 use link_api::{Patience, PeerId, RmaLink};
 
 /// Cancels the oldest send of a context whose bytes are still here, or the one that an earlier call has begun
-/// with: it completes with [`Error::Cancelled`], and so does the receive that it met. Progress is made
-/// between the two steps.
+/// with: it completes with the caller's error, and the receive that it met with [`Error::Cancelled`].
+/// Progress is made between the two steps.
 pub(crate) struct Cancel<'a, L>(pub(in crate::endpoint) Transfers<'a, L>);
 
 /// A send whose bytes are not accessed any more.
@@ -33,6 +33,7 @@ impl<L: RmaLink> Cancel<'_, L> {
         core: &Core,
         ctx: Ctx,
         begun: &mut Option<Cancelling>,
+        why: Error,
     ) -> Result<Option<Withdrawal>, Error> {
         let Transfers { net, requests, .. } = &mut self.0;
         let name = match begun {
@@ -48,7 +49,12 @@ impl<L: RmaLink> Cancel<'_, L> {
             return if begun.is_some() { Ok(None) } else { Err(Error::NotFound) };
         }
         let (withdrawal, unasked) = (Withdrawal { name, peer: out.peer }, out.asked.is_none());
-        if requests.take_back(&mut net.link, withdrawal.peer, name).is_err() {
+        let taken = requests.take_back(&mut net.link, withdrawal.peer, name);
+        if why == Error::Overdue {
+            // Where the receiver answers first, it says that the send was discarded, and not why.
+            requests.queues.set_overdue(name);
+        }
+        if taken.is_err() {
             if core.patience == Patience::Retried {
                 *begun = Some(Cancelling(name));
                 return Err(Error::Busy);
@@ -63,16 +69,17 @@ impl<L: RmaLink> Cancel<'_, L> {
         Ok(Some(withdrawal))
     }
 
-    /// Completes the send, unless its receiver has all of it by now, or will.
+    /// Completes the send, unless its receiver has all of it by now, or will; whether it did.
     pub(in crate::endpoint) fn finish(
         &mut self,
         core: &mut Core,
         withdrawal: &Withdrawal,
-    ) -> Result<(), Error> {
+        why: Error,
+    ) -> Result<bool, Error> {
         let &Withdrawal { name, peer } = withdrawal;
         match self.0.requests.pool.get_mut(name) {
             Some(Request::Out(out)) if out.asked.is_none_or(|(_, want)| out.done < want) => {}
-            _ => return Ok(()),
+            _ => return Ok(false),
         }
         self.0.requests.cancel_operation(&mut self.0.net.link, name);
         // Pieces that were copied here are accounted for.
@@ -86,7 +93,7 @@ impl<L: RmaLink> Cancel<'_, L> {
             Some((theirs, _)) => self.0.net.fin(peer, theirs, Status::Discarded, 0),
             None => self.0.net.send_or_queue(peer, withdrawal.head().as_bytes()),
         }
-        self.0.ends().finish_out(core, &out, Some(Error::Cancelled));
-        Ok(())
+        self.0.ends().finish_out(core, &out, Some(why));
+        Ok(true)
     }
 }

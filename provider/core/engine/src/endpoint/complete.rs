@@ -163,6 +163,8 @@ impl Bind {
     pub(crate) fn fail_recv(&self, core: &mut Core, recv: RecvOp, err: Error) {
         let mut what = What::RECV | if recv.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
         what.set(What::PART, recv.flags.contains(OpFlags::PART));
+        // One that was not posted has no other completion.
+        what.set(What::MULTI_RECV, recv.multi.is_none() && recv.flags.contains(OpFlags::MULTI_RECV));
         if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.rx().at())) {
             if let Some(m) = rx.multi.get_mut(id) {
                 m.spent = true;

@@ -201,17 +201,46 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Cancels a send: see [`Cancel`]. `begun`: what an earlier call has begun with.
+    /// Cancels a send: see [`Cancel`]. `begun`: what an earlier call has begun with. Whether it has completed
+    /// with `why`.
     pub(crate) fn cancel(
         &mut self,
         core: &mut Core,
         ctx: Ctx,
         begun: &mut Option<Cancelling>,
-    ) -> Result<(), Error> {
-        let Some(withdrawal) = Cancel(self.transfers()).begin(core, ctx, begun)? else { return Ok(()) };
+        why: Error,
+    ) -> Result<bool, Error> {
+        let Some(withdrawal) = Cancel(self.transfers()).begin(core, ctx, begun, why)? else {
+            return Ok(false);
+        };
         // A receiver that was done before says so by now: then it was sent.
         self.progress(core, None);
-        Cancel(self.transfers()).finish(core, &withdrawal)
+        Cancel(self.transfers()).finish(core, &withdrawal, why)
+    }
+
+    /// What has been started here and is to count in that counter: sends that can be cancelled, and how much
+    /// else is under way.
+    pub(crate) fn counted_in(&mut self, cntr: CntrId) -> (Vec<Cancelling>, usize) {
+        let bind = &self.bind;
+        let is_counted = |tally: Tally, what| {
+            tally.also == Some(cntr) || (tally.endpoint && bind.cntr_of(what) == Some(cntr))
+        };
+        let (mut sends, mut left) = (Vec::new(), 0);
+        for (name, tally, what) in self.requests.that_count() {
+            match name {
+                _ if !is_counted(tally, what) => {}
+                Some(name) if self.requests.is_cancellable(name) => sends.push(Cancelling(name)),
+                _ => left += 1,
+            }
+        }
+        (sends, left)
+    }
+
+    /// What that send is, its peer and its context, unless it is over.
+    pub(crate) fn sending(&mut self, send: Cancelling) -> Option<(What, FiAddr, Ctx)> {
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(send.0) else { return None };
+        let (peer, done_as) = (out.peer, out.done_as);
+        Some((done_as.what, self.net.peer(peer).src, done_as.ctx))
     }
 
     /// Fails receives that messages were on their way to. The endpoint is closed, and they were posted to a

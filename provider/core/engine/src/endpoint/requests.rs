@@ -4,7 +4,7 @@ use hmem::{Span, total};
 use wire::{Flags, Head, Op as WireOp, Seg};
 use zerocopy::IntoBytes;
 
-use crate::core::unmoved;
+use crate::core::{Tally, unmoved};
 use crate::endpoint::device::staging::Staging;
 use crate::endpoint::malformed::{Handled, Malformed, request_of};
 use crate::endpoint::net::Net;
@@ -12,7 +12,7 @@ use crate::endpoint::parts::cumulative::Tail;
 use crate::endpoint::parts::injected::Injected;
 use crate::endpoint::parts::peer::Peer;
 use crate::endpoint::parts::queues::Queues;
-use crate::endpoint::parts::request::{In, NO_REQUEST, Out, Request, Serve};
+use crate::endpoint::parts::request::{In, NO_REQUEST, Out, Request, Serve, Then};
 use crate::pool::Pool;
 use crate::types::*;
 use link_api::{
@@ -111,6 +111,19 @@ impl Requests {
         self.pool.len() + self.queues.unsent().len()
     }
 
+    /// What is under way and counts when it is over, and its name unless the link has the rest of it.
+    pub(crate) fn that_count(&self) -> Vec<(Option<u64>, Tally, What)> {
+        let requests = self.pool.iter().filter_map(|(name, request)| match request {
+            Request::Out(out) => Some((Some(name), out.done_as.tally, out.done_as.what)),
+            Request::In(In { then: Then::Recv(matched), .. }) => {
+                Some((Some(name), matched.tally, What::RECV))
+            }
+            _ => None,
+        });
+        let unsent = self.queues.unsent().iter().map(|u| (None, u.done_as.tally, u.done_as.what));
+        requests.chain(unsent).collect()
+    }
+
     /// A request has no more frames to send, and nothing on its way to a device: no device accesses its
     /// memory any more.
     pub(in crate::endpoint) fn end_stream(&mut self, name: u64) {
@@ -132,20 +145,27 @@ impl Requests {
 
     /// The name of the oldest send of that context whose bytes are still here.
     pub(in crate::endpoint) fn cancellable(&mut self, ctx: Ctx) -> Option<u64> {
-        let is_it = |r: &Request| {
-            matches!(r, Request::Out(out) if out.done_as.ctx == ctx
-                && out.done_as.what.contains(What::SEND)
-                && !out.done_as.what.contains(What::PART)
-                && total(&out.iov) > 0)
-        };
+        let is_it = |r: &Request| matches!(r, Request::Out(out) if out.done_as.ctx == ctx);
         let mut found = None;
         for name in self.pool.names(is_it) {
+            if !self.is_cancellable(name) {
+                continue;
+            }
             let Some(Request::Out(out)) = self.pool.get_mut(name) else { continue };
-            if self.injected.kept(name).is_none() && found.is_none_or(|(seq, _)| out.seq < seq) {
+            if found.is_none_or(|(seq, _)| out.seq < seq) {
                 found = Some((out.seq, name));
             }
         }
         found.map(|(_, name)| name)
+    }
+
+    /// Whether that is a send of the application's whose bytes are still here.
+    pub(in crate::endpoint) fn is_cancellable(&mut self, name: u64) -> bool {
+        let is_send = matches!(self.pool.get_mut(name), Some(Request::Out(out))
+            if out.done_as.what.contains(What::SEND)
+                && !out.done_as.what.contains(What::PART)
+                && total(&out.iov) > 0);
+        is_send && self.injected.kept(name).is_none()
     }
 
     /// The parts of a collective operation that are being sent under that context.

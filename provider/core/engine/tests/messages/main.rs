@@ -10,6 +10,7 @@ mod messages;
 mod metered;
 mod model;
 mod one_way;
+mod overdue;
 mod pending;
 mod posted_late;
 mod shared;

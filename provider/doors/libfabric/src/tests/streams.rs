@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use cuda_stand_in::driver::Driver;
 
 use super::*;
-use crate::xpu::counter_ops::{CntrOps, NAME};
+use crate::xpu::counter_ops::{CntrOps, FIRST_NAME, NAME};
 
 fn ops(cntr: *mut fi::fid_cntr) -> &'static CntrOps {
     let mut table = ptr::null_mut();
     assert_eq!(call_fid!(cntr, ops_open(c"cxi_counter_ops".as_ptr(), 0, &mut table, NO)), -fi::FI_ENOSYS);
+    assert_eq!(call_fid!(cntr, ops_open(FIRST_NAME.as_ptr(), 0, &mut table, NO)), 0);
     assert_eq!(call_fid!(cntr, ops_open(NAME.as_ptr(), 0, &mut table, NO)), 0);
     // SAFETY: the table of that name, which is never freed.
     unsafe { &*table.cast::<CntrOps>() }
@@ -214,6 +215,88 @@ fn a_stream_that_waits_goes_on_when_what_it_waits_for_cannot_come() {
     cu.wait_word(stream, word, reached(5000));
     passes(&cu, stream);
     cu.drop_stream(stream);
+    w.end();
+}
+
+/// The next failure of a queue: the context and the error of the operation, and its provider's text.
+fn failure(w: &World) -> (usize, c_int, String) {
+    let (entry, text) = failed_entry(w);
+    (entry.op_context.addr(), entry.err, text)
+}
+
+/// The same, with the whole entry.
+fn failed_entry(w: &World) -> (fi::fi_cq_err_entry, String) {
+    let mut entry = fi::fi_cq_err_entry::default();
+    assert_eq!(call!(w.cq, ops.readerr(&mut entry, 0)), 1);
+    let text = call!(w.cq, ops.strerror(entry.prov_errno, ptr::null(), ptr::null_mut(), 0));
+    // SAFETY: a string that lives for ever, where no buffer is given.
+    let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    (entry, text)
+}
+
+/// The threshold is never reached; a peer sends nothing; one receives nothing.
+#[test]
+fn a_stream_that_waits_for_longer_than_the_limit_goes_on_and_the_operations_have_failed() {
+    let cu = Driver::start();
+    let w = World::new(Setting::default());
+    let ((from, _), (to, name)) = (w.ep(), w.ep());
+    let peer = w.insert(&name);
+    let (trigger, done) = (counter(&w), counter(&w));
+    let stream = cu.stream();
+    // SAFETY: an open counter.
+    let limit = |cntr, value, ns| unsafe { (ops(cntr).set_limit)(cntr.cast(), value, ns) };
+    let wait = |cntr, value| cu.wait_word(stream, get(ops(cntr).get_wb_addr, cntr, 8), reached(value));
+    const SHORT: u64 = 50_000_000;
+    let long = cu.alloc(1 << 20);
+    assert_eq!(limit(done, 1 << 48, SHORT), -fi::FI_EINVAL);
+    // Without a limit, or with one that was taken back, nothing ends the wait.
+    assert_eq!((limit(done, 2, SHORT), limit(done, 2, 0)), (0, 0));
+    queue_sends(&w, (from, peer), (trigger, done), &[(long, 8), (long, 8)]);
+    wait(done, 2);
+    waits(&cu, stream);
+    assert_eq!(limit(done, 2, SHORT), 0);
+    passes(&cu, stream);
+    assert_eq!((call!(done, ops.read()), call!(done, ops.readerr())), (0, 2));
+    for context in [100, 101] {
+        let (entry, text) = failed_entry(&w);
+        assert_eq!((entry.op_context.addr(), entry.err), (context, fi::FI_ETIMEDOUT));
+        assert_eq!(entry.src_addr, peer);
+        assert!(text.contains("the time limit of its counter is over"), "{text}");
+    }
+    // The batch moves nothing, also when its time comes.
+    let mut byte = [0u8; 8];
+    assert_eq!(call!(trigger, ops.add(2)), 0);
+    assert_eq!(
+        call!(
+            to,
+            msg.recv((&raw mut byte).cast(), 8, NO, fi::FI_ADDR_UNSPEC, ptr::without_provenance_mut(7))
+        ),
+        0
+    );
+    assert_eq!(w.read().unwrap_err(), AGAIN);
+    // The receive that no message comes for: the word of the endpoint's own counter.
+    wait(w.cntr, 1);
+    assert_eq!(limit(w.cntr, 1, SHORT), 0);
+    passes(&cu, stream);
+    assert_eq!((failure(&w).0, call!(w.cntr, ops.readerr())), (7, 1));
+    // A long message that is not received.
+    assert_eq!((call!(done, ops.seterr(0)), call!(trigger, ops.set(0))), (0, 0));
+    // SAFETY: a word that the table gave, of a counter that is open.
+    let word = unsafe {
+        AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(get(ops(done).get_wb_addr, done, 8) as usize))
+    };
+    while word.load(Acquire) != reached(0) {
+        std::thread::yield_now();
+    }
+    wait(done, 1);
+    queue_sends(&w, (from, peer), (trigger, done), &[(long, 1 << 20)]);
+    assert_eq!((call!(trigger, ops.add(1)), limit(done, 1, SHORT)), (0, 0));
+    passes(&cu, stream);
+    assert_eq!((failure(&w).0, call!(done, ops.readerr())), (100, 1));
+    cu.drop_stream(stream);
+    for part in [from.cast::<fi::fid>(), to.cast(), trigger.cast(), done.cast()] {
+        assert_eq!(close(part), 0);
+    }
     w.end();
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use hmem::cuda;
 use libc::{c_int, c_void};
@@ -14,7 +15,9 @@ use crate::errno::Errno;
 use crate::ffi::{Fid, guard, obj, put};
 
 /// `FI_STRAIT_CNTR_OPS`.
-pub(crate) const NAME: &CStr = c"strait_cntr_ops_v1";
+pub(crate) const NAME: &CStr = c"strait_cntr_ops_v2";
+/// The name of programs that do not know `set_limit`.
+pub(crate) const FIRST_NAME: &CStr = c"strait_cntr_ops_v1";
 
 /// Of a counter of the strait provider, by fi_open_ops(&cntr->fid, FI_STRAIT_CNTR_OPS, 0, &ops, NULL). The
 /// first two members are those of the cxi provider's table. The first call for a counter that was opened
@@ -35,6 +38,14 @@ pub(crate) struct CntrOps {
     /// maps. Valid until the domain is closed.
     pub get_wb_addr:
         unsafe extern "C" fn(fid: *mut fi::fid, addr: *mut *mut c_void, len: *mut usize) -> c_int,
+    /// A stream waits for `value`, and is to wait no longer once nothing has changed in the counter for
+    /// `timeout_ns`, looked at every 25 ms. Then the counter has a failure, and what it was to count ends
+    /// with FI_ETIMEDOUT: deferred work that has not started; all that waits for the counter, or for another
+    /// one in which such work was to count, whatever else counts there; receives without a message; sends
+    /// whose bytes are still here. The limit ends when the counter has reached `value` or has a failure, also
+    /// one from before (fi_cntr_seterr clears it); it takes the place of the one before. `timeout_ns` 0: no
+    /// limit, as at first.
+    pub set_limit: unsafe extern "C" fn(fid: *mut fi::fid, value: u64, timeout_ns: u64) -> c_int,
 }
 
 /// An object whose words a device may find.
@@ -49,6 +60,7 @@ pub(crate) const fn table<T: HasWords>() -> CntrOps {
         set_wb_buffer: set_wb_buffer::<T>,
         get_mmio_addr: get_mmio_addr::<T>,
         get_wb_addr: get_wb_addr::<T>,
+        set_limit: set_limit::<T>,
     }
 }
 
@@ -117,4 +129,17 @@ unsafe extern "C" fn get_wb_addr<T: HasWords>(
 ) -> c_int {
     // SAFETY: as above.
     guard(|| unsafe { answer(obj::<T, _>(fid)?.words()?.side.device_word(), size_of::<u64>(), addr, len) })
+}
+
+unsafe extern "C" fn set_limit<T: HasWords>(fid: *mut fi::fid, value: u64, timeout_ns: u64) -> c_int {
+    guard(|| {
+        if value > xpu::counter::VALUE_MOST {
+            log::info!("set_limit: {value} is more than a write-back word has: {}", xpu::counter::VALUE_MOST);
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the application passes an open counter.
+        let counter = unsafe { obj::<T, _>(fid) }?.words()?;
+        counter.side.set_limit(value, (timeout_ns != 0).then(|| Duration::from_nanos(timeout_ns)));
+        Ok(())
+    })
 }

@@ -266,6 +266,15 @@ impl Collectives {
         }
     }
 
+    /// How many operations are under way that count in that counter.
+    pub(super) fn counted_in<L: RmaLink>(&self, opened: &Opened<L>, cntr: CntrId) -> usize {
+        let counts = |op: &Operation| {
+            self.groups.get(&op.group.0).is_some_and(|group| group.is_joined() || op.number > 0)
+                && opened.eps.get(op.ep.at()).is_some_and(|ep| ep.bind.cntrs().write == Some(cntr))
+        };
+        self.operations.iter().filter(|(_, op)| counts(op)).count()
+    }
+
     /// The end of a join, unless it was taken.
     pub(super) fn take_joined(&mut self, group: GroupId) -> Option<Joined> {
         let at = self.joined.iter().position(|joined| joined.group == group)?;

@@ -230,7 +230,7 @@ impl Operation {
         let Some(ep) = opened.eps.get_mut(self.ep.at()) else { return };
         for part in ep.requests.parts_of(name) {
             // One that is being read ends when its reader has it.
-            let _ = ep.cancel(&mut opened.core, name, &mut Some(Cancelling(part)));
+            let _ = ep.cancel(&mut opened.core, name, &mut Some(Cancelling(part)), Error::Cancelled);
         }
     }
 }

@@ -25,8 +25,8 @@ pub(in crate::endpoint) struct Queues {
     unbegun: VecDeque<Unbegun>,
     /// Messages of which the link keeps a part.
     unsent: Vec<Unsent>,
-    /// Requests whose memory was taken back, and from which peer.
-    revoked: Vec<(u64, PeerId)>,
+    /// Requests whose memory was taken back, from which peer, and whether that was because of a time limit.
+    revoked: Vec<(u64, PeerId, bool)>,
 }
 
 impl Queues {
@@ -234,14 +234,23 @@ impl Queues {
 
     /// The memory of this request was taken back from a peer, perhaps not for the first time.
     pub(in crate::endpoint) fn add_revoked(&mut self, name: u64, peer: PeerId) {
-        if !self.revoked.contains(&(name, peer)) {
-            self.revoked.push((name, peer));
+        if !self.revoked.iter().any(|&(n, p, _)| (n, p) == (name, peer)) {
+            self.revoked.push((name, peer, false));
         }
         self.update();
     }
 
+    /// The memory of this request was taken back because of a time limit.
+    pub(in crate::endpoint) fn set_overdue(&mut self, name: u64) {
+        self.revoked.iter_mut().filter(|(n, _, _)| *n == name).for_each(|(_, _, overdue)| *overdue = true);
+    }
+
+    pub(in crate::endpoint) fn is_overdue(&self, name: u64) -> bool {
+        self.revoked.iter().any(|&(n, _, overdue)| n == name && overdue)
+    }
+
     pub(in crate::endpoint) fn retain_revoked(&mut self, mut stays: impl FnMut(u64, PeerId) -> bool) {
-        self.revoked.retain(|&(name, peer)| stays(name, peer));
+        self.revoked.retain(|&(name, peer, _)| stays(name, peer));
         self.update();
     }
 }
