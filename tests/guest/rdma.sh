@@ -211,21 +211,78 @@ check_ends() (
     local what=(200 ping 64 ping 65536 ping 1048576 write 8)
     fresh
     while read -r type provider links; do
-        export NODE=$address FI_STRAIT_LINKS=$links
-        if [ "$provider" = strait ]; then FI_PROVIDER='strait,verbs;strait'; else FI_PROVIDER=verbs; fi
+        of_way "$provider" "$links"
         echo "$type $provider $links"
         timeout -s KILL 20 ends "$provider" "$type" "${what[@]}" put 8 2>&1 || status=$?
-    done << 'WAYS'
-msg verbs
-rdm verbs;ofi_rxm
-rdm strait verbs
-WAYS
+    done <<< "$(ways)"
     echo "libibverbs"
     timeout -s KILL 20 ends_verbs 200 ping 64 ping 65536 write 8 put 8 2>&1 || status=$?
     echo "UCX rc"
     UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n timeout -s KILL 20 ends_ucp "${what[@]}" 2>&1 || status=$?
     report "both ends in one thread" $status /dev/null
 )
+
+# The ways by which two ends have the device here: "TYPE PROVIDER LINKS", of which the last is for Strait.
+ways() {
+    echo "rdm verbs;ofi_rxm -
+rdm strait verbs
+msg verbs -"
+}
+of_way() {
+    export NODE=$address FI_STRAIT_LINKS=$2
+    if [ "$1" = strait ]; then export FI_PROVIDER='strait,verbs;strait'; else export FI_PROVIDER=verbs; fi
+}
+
+# valgrind is a script of a shell that the root lacks.
+# counted NAME COMMAND...: instructions of a message in user space, by callgrind, which does not see the kernel's.
+counted() {
+    local name=$1 status=0; shift
+    rm -f /tmp/d/cg*
+    timeout -s KILL 240 valgrind.bin --tool=callgrind "--toggle-collect=counted_*" --callgrind-out-file=/tmp/d/cg "$@" > /tmp/d/out 2> /tmp/d/err || status=$?
+    mawk -v name="$name" -v file=/tmp/d/out '
+        /^summary:|^totals:/ { n = $2 } END { getline line < file; split(line, of, " ")
+            if (of[1] != "count" || !n) exit 1
+            printf "%s: %d instructions a message of %s bytes, %d messages, %d polls of receivers\n", name, n / of[3], of[2], of[3], of[4] }' /tmp/d/cg.1 ||
+        { tail -n 5 /tmp/d/err; return 1; }
+    return $status
+}
+
+check_instructions() (
+    local type provider links status=0
+    fresh
+    while read -r type provider links; do
+        of_way "$provider" "$links"
+        counted "$type $provider $links" ends "$provider" "$type" 200 count 64 || status=$?
+    done <<< "$(ways)"
+    counted libibverbs ends_verbs 200 count 64 || status=$?
+    UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n counted "UCX rc" ends_ucp 200 count 64 || status=$?
+    report "user-space instructions of a message" $status /dev/null
+)
+
+# peers MANY: one endpoint that connects to many, which another process has. rxm has room in its queue for all messages of FI_UNIVERSE_SIZE
+# peers, and soft RDMA's have 16 384 entries at most.
+peers() (
+    local many=$1 type provider links status=0 one
+    fresh
+    export FI_UNIVERSE_SIZE=$many FI_OFI_RXM_MSG_TX_SIZE=8 FI_OFI_RXM_MSG_RX_SIZE=8
+    while read -r type provider links; do
+        if [ "$type" = msg ]; then continue; fi
+        of_way "$provider" "$links"
+        one=0
+        timeout -k 5 120 peers "$provider" "$many" > /tmp/d/log 2>&1 || one=$?
+        echo "$provider $links: $(tail -n 1 /tmp/d/log | cut -c 1-200) (status $one)"
+        # What other ones do is reported alone.
+        [ "$provider" != strait ] || status=$one
+    done <<< "$(ways)"
+    one=0
+    UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n timeout -k 5 120 peers_ucp "$many" > /tmp/d/log 2>&1 || one=$?
+    echo "UCX rc: $(tail -n 1 /tmp/d/log | cut -c 1-200) (status $one)"
+    report "$many peers of one endpoint" $status /dev/null
+)
+check_peers_16() { peers 16; }
+check_peers_64() { peers 64; }
+check_peers_256() { peers 256; }
+check_peers_1000() { peers 1000; }
 
 # The link verbs: the device by libibverbs alone, without a provider below.
 check_verbs() {
@@ -377,6 +434,31 @@ check_far_mpi() (
     fi
     report "two guests: Open MPI, a rank of each: tests/mpi/exchange.c" $status /tmp/d/log
     both_at mpi_end
+)
+
+# UCX rc between two guests, by Open MPI's PML of UCX: whether its connections are made, by UD. No other transport is there to go by.
+check_far_ucx() (
+    local status=0
+    fresh
+    export UCX_TLS=rc_v,ud_v UCX_NET_DEVICES=rxe0:1
+    put_agent
+    both_at ucx
+    if [ "$far" = 0 ]; then
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+            timeout -s KILL 240 mpirun.openmpi --prtemca plm_ssh_agent /tmp/agent --host guest0:1,guest1:1 -n 2 --map-by node --bind-to none \
+            -x UCX_TLS -x UCX_NET_DEVICES --mca mpi_yield_when_idle 1 --mca pml ucx --mca osc ucx --mca btl self \
+            --leave-session-attached exchange > /tmp/d/log 2>&1 || status=$?
+        grep -q '^exchange ok' /tmp/d/log || status=3
+        : > /meet/launched
+        : > /meet/ucx_ended
+    else
+        until [ -e /meet/command ] || [ -e /meet/ucx_ended ]; do sleep 0.1; done
+        bash -c "$(cat /meet/command)" > /tmp/d/log 2>&1 &
+        : > /meet/launched
+        until [ -e /meet/ucx_ended ]; do sleep 0.5; done
+    fi
+    report "two guests: UCX rc" $status /tmp/d/log
+    both_at ucx_end
 )
 
 # How memory can be registered with the device.
