@@ -1,5 +1,5 @@
-//! Pages that stay the device's whatever the process does, as those that a driver has pinned: buffers that are
-//! registered with io_uring, whose kernel pins them by the same call.
+//! Pages that stay the device's whatever the process does, as those that a driver has pinned: buffers that
+//! are registered with io_uring, for which the kernel pins them.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};

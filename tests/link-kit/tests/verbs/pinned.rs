@@ -1,5 +1,6 @@
-//! Memory that the program has not registered, by default: pinned for each access. The device of these tests has the
-//! pages that were there when memory was registered (`pins`), so that a registration which stayed would be noticed.
+//! Memory that the program has not registered, by default: pinned for each access. The device of these tests
+//! has the pages that were there when memory was registered (`pins`), so that a registration which stayed
+//! would be noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -84,7 +85,7 @@ fn beside(time: Duration) -> u64 {
                     map(Some(at)).expect("the same address");
                 }
                 for word in 0..MAPPED / 8 {
-                    // SAFETY: pages of this test, which this thread alone changes; the other one has no reference.
+                    // SAFETY: pages of this test; the other thread has no reference to them.
                     unsafe {
                         AtomicU64::from_ptr((at + word * 8) as *mut u64).store(generation, Ordering::Relaxed)
                     };
