@@ -65,7 +65,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             self.net.tend_all();
         }
         let peers = &self.net.peers;
-        // What is to come where no frames go by the fabric is a connection.
+        // Without a peer by the fabric, only a connection can come.
         let has_base = self.net.below.is_none() || peers.use_base() || !peers.use_fabric();
         if restless || has_base || self.net.turns.is_for_base() {
             self.poll_base();
