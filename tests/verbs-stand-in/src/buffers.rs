@@ -142,6 +142,11 @@ impl State {
         if matches!(mr.backing, Backing::Device { .. }) {
             return Err(Refused);
         }
+        if matches!(mr.backing, Backing::Pinned(..)) {
+            mr.read(addr, &mut probe)?;
+            let old = u64::from_ne_bytes(probe);
+            return mr.write(addr, &with(old).to_ne_bytes()).map(|()| old);
+        }
         if !guarded(probe.as_mut_ptr() as u64, at, 8) {
             return if mr.is_pinned() { Ok(0) } else { Err(Refused) };
         }

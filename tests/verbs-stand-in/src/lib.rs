@@ -24,9 +24,9 @@
 //! | `mtu` | 256 to 4096 (1024) |
 //! | `nosrq`, `noatomics`, `noodp`, `nodmabuf`, `nomw` | what it lacks: it answers EOPNOTSUPP |
 //! | `odpwrong` | on demand it copies from and to where the page begins, whatever the address, as soft RoCE does |
-//! | `pins` | memory that is registered by its address is pinned: what of it is 1 MiB or shorter, by io_uring, which may be refused (ibv_reg_mr has its errno) |
+//! | `pins` | memory that is registered by its address is pinned: what of it is 1 MiB or shorter, by io_uring, which may be refused (ibv_reg_mr has its errno). Atomics there are atomic among the device's alone |
 //! | `nomap` | dma-bufs are not mapped, but copied by what `stand_in_verbs_device_memory` was given |
-//! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always |
+//! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always, but with `pins` |
 //! | `down` | its port is not active |
 //! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
 //! | `old` | its library has no extended operations |

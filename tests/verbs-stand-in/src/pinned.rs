@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const OF_QUEUES: i64 = 0;
 const OF_ENTRIES: i64 = 0x1000_0000;
 const REGISTER_BUFFERS: libc::c_ulong = 0;
+const UNREGISTER_BUFFERS: libc::c_ulong = 1;
 const READ_FIXED: u8 = 4;
 const WRITE_FIXED: u8 = 5;
 const WAIT: libc::c_ulong = 1;
@@ -93,28 +94,40 @@ impl Ring {
     /// How many bytes went between the buffer and the start of a file.
     fn does(&self, opcode: u8, file: &OwnedFd, addr: u64, len: usize) -> Option<usize> {
         let (fd, len) = (file.as_raw_fd(), u32::try_from(len).ok()?);
-        let (flags, priority, off, rw_flags, id, buffer) = (0, 0, 0, 0, 0, 0);
+        let (head, mask) = (self.queues.word(self.at[20]), self.queues.word(self.at[22]));
+        let (next, tail) = (head.load(Ordering::Relaxed), self.queues.word(self.at[11]));
+        let number = tail.load(Ordering::Relaxed);
+        let (flags, priority, off, rw_flags, id, buffer) = (0, 0, 0, 0, number.into(), 0);
         let request =
             Request { opcode, flags, priority, fd, off, addr, len, rw_flags, id, buffer, rest: [0; 11] };
         unsafe { self.entries.0.as_ptr().cast::<Request>().write_volatile(request) };
         self.queues.word(self.at[16]).store(0, Ordering::Relaxed);
-        self.queues.word(self.at[11]).fetch_add(1, Ordering::Release);
+        tail.fetch_add(1, Ordering::Release);
         let none = null_mut::<libc::c_void>();
         let call = libc::SYS_io_uring_enter;
-        while unsafe { libc::syscall(call, self.fd.as_raw_fd(), 1, 1, WAIT, none, 0) } < 0 {
-            if errno() != libc::EINTR {
-                return None;
+        let mut to_submit = 1;
+        // A signal may end the wait behind a request that was submitted.
+        while self.queues.word(self.at[21]).load(Ordering::Acquire) == next {
+            match unsafe { libc::syscall(call, self.fd.as_raw_fd(), to_submit, 1, WAIT, none, 0) } {
+                1 => to_submit = 0,
+                0 if to_submit == 0 => {}
+                n if n < 0 && errno() == libc::EINTR => {}
+                _ => return None,
             }
         }
-        let (head, mask) = (self.queues.word(self.at[20]), self.queues.word(self.at[22]));
-        let next = head.load(Ordering::Relaxed);
-        if self.queues.word(self.at[21]).load(Ordering::Acquire) == next {
-            return None;
-        }
         let entry = self.at[25] + (next & mask.load(Ordering::Relaxed)) * 16;
-        let done = self.queues.word(entry + 8).load(Ordering::Relaxed);
+        let (of, done) = (self.queues.word(entry), self.queues.word(entry + 8).load(Ordering::Relaxed));
+        let is_its = of.load(Ordering::Relaxed) == number;
         head.store(next.wrapping_add(1), Ordering::Release);
-        usize::try_from(done as i32).ok()
+        if is_its { usize::try_from(done as i32).ok() } else { None }
+    }
+}
+
+/// The kernel gives the pages of a ring that is closed back later, by a thread of its own.
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let (call, none) = (libc::SYS_io_uring_register, null_mut::<libc::c_void>());
+        unsafe { libc::syscall(call, self.fd.as_raw_fd(), UNREGISTER_BUFFERS, none, 0) };
     }
 }
 

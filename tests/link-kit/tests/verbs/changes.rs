@@ -25,6 +25,12 @@ pub fn program() -> Program {
     Program::open(program::path("verbs_stand_in"))
 }
 
+/// How long the tests take that run for long: LONG_SECONDS, or ten minutes.
+pub fn long() -> Duration {
+    let seconds = std::env::var("LONG_SECONDS");
+    Duration::from_secs(seconds.map_or(600, |seconds| seconds.parse().expect("seconds")))
+}
+
 /// Where nothing else is mapped while there are free addresses above.
 pub const APART: usize = 0x1000_0000_0000;
 
@@ -144,6 +150,9 @@ pub fn pages_change(both: &mut Both, time: Duration) {
         if matches!(what, Change::Unmap) {
             // The other thread may be in munmap(2) still.
             while map(Some(at)).is_none() {
+                let error = std::io::Error::last_os_error();
+                assert_eq!(error.raw_os_error(), Some(libc::EEXIST), "{error}");
+                assert!(!other.is_finished(), "the other thread has ended");
                 thread::yield_now();
             }
             both.exchange(part(at), seed % 241);

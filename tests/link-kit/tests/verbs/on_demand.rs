@@ -7,7 +7,7 @@ use below::Remote as _;
 use hmem::Span;
 use link_api::Way;
 
-use crate::changes::{Both, LEN, MAPPED, map, pages_change, part, program};
+use crate::changes::{Both, LEN, MAPPED, long, map, pages_change, part, program};
 
 impl Both {
     /// What three exchanges of this memory register, and what the path says.
@@ -109,7 +109,7 @@ fn what_another_thread_maps_at_an_address_is_what_the_device_accesses() {
 #[test]
 #[ignore = "ten minutes"]
 fn what_another_thread_maps_at_an_address_is_what_the_device_accesses_for_long() {
-    for_some(Duration::from_secs(600));
+    for_some(long());
 }
 
 fn for_some(time: Duration) {
