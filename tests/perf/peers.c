@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -168,6 +169,11 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	child = fork();
+	if (!child) {
+		/* It ends with the one, also by a signal. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+	}
 	start(argv[1]);
 	if (!child)
 		be_many(many, pair[1]);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -172,8 +173,12 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	child = fork();
-	if (!child)
+	if (!child) {
+		/* It ends with the one, also by a signal. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
 		be_many(many, pair[1]);
+	}
 	close(pair[1]);
 	signal(SIGTERM, ended);
 	start();
