@@ -14,7 +14,7 @@
 #   ONLY=regex                       of `extra`, only the lines that match
 #   NS_NET=1                         use a private loopback network
 #
-# Results: $WORK/fabtests/<provider>/<set>.{log,results}.  Exits 1 if anything failed.
+# Results: $WORK/fabtests/<provider>/<set>.{log,results}, or in FABTESTS_OUT.  Exits 1 if anything failed.
 . "$(dirname "$0")/../lib.sh"
 . "$REPO/ci/suite/fabtests-server.sh"
 
@@ -32,7 +32,7 @@ fi
 # All servers listen on the same port: a second suite on this machine gets a private network, and a
 # result directory of its own.
 if [ "${1:-}" != --extra-inside ]; then
-    export FABTESTS_OUT=$WORK/fabtests/${PROVIDER//;/+}
+    export FABTESTS_OUT=${FABTESTS_OUT:-$WORK/fabtests/${PROVIDER//;/+}}
     exec 9>"$WORK/fabtests.lock"
     if ! flock -n 9; then
         export NS_NET=1 FABTESTS_OUT=$FABTESTS_OUT.$$

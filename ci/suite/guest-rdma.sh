@@ -34,12 +34,14 @@ put_share() {
     last=(-L"$LIBFABRIC/lib" -lfabric)
     build talk hosts/talk.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
     build ends rdma/ends.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
+    build peers perf/peers.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
     last=(-libverbs)
     build ways rdma/ways.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
     build ends_verbs rdma/ends_verbs.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
     build many rdma/many.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
     last=(-lucp -lucs)
     build ends_ucp rdma/ends_ucp.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
+    build peers_ucp rdma/peers_ucp.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
     last=()
     build exchange mpi/exchange.c mpicc.openmpi -O1 -Wall
 }
@@ -78,7 +80,7 @@ INIT
 }
 
 [ -e "$LIBFABRIC/bin/fi_rdm_pingpong" ] || die "no fabtests in $LIBFABRIC (run ci/get/libfabric first)"
-need_apt xz-utils gcc libc6-dev libibverbs-dev libucx-dev libopenmpi-dev
+need_apt xz-utils gcc libc6-dev libibverbs-dev libucx-dev libopenmpi-dev valgrind
 mkdir -p "$out/rdma"
 get_root
 kernel=$(cat "$root/.done")

@@ -211,20 +211,88 @@ check_ends() (
     local what=(200 ping 64 ping 65536 ping 1048576 write 8)
     fresh
     while read -r type provider links; do
-        export NODE=$address FI_STRAIT_LINKS=$links
-        if [ "$provider" = strait ]; then FI_PROVIDER='strait,verbs;strait'; else FI_PROVIDER=verbs; fi
+        of_way "$provider" "$links"
         echo "$type $provider $links"
         timeout -s KILL 20 ends "$provider" "$type" "${what[@]}" put 8 2>&1 || status=$?
-    done << 'WAYS'
-msg verbs
-rdm verbs;ofi_rxm
-rdm strait verbs
-WAYS
+    done <<< "$(ways)"
     echo "libibverbs"
     timeout -s KILL 20 ends_verbs 200 ping 64 ping 65536 write 8 put 8 2>&1 || status=$?
     echo "UCX rc"
     UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n timeout -s KILL 20 ends_ucp "${what[@]}" 2>&1 || status=$?
     report "both ends in one thread" $status /dev/null
+)
+
+# The ways by which two ends have the device here: "TYPE PROVIDER LINKS", of which the last is for Strait.
+ways() {
+    echo "rdm verbs;ofi_rxm -
+rdm strait verbs
+msg verbs -"
+}
+of_way() {
+    export NODE=$address FI_STRAIT_LINKS=$2
+    if [ "$1" = strait ]; then export FI_PROVIDER='strait,verbs;strait'; else export FI_PROVIDER=verbs; fi
+}
+
+# valgrind is a script of a shell that the root lacks.
+# counted NAME COMMAND...: instructions of a message in user space, by callgrind, which does not see the kernel's.
+counted() {
+    local name=$1 status=0; shift
+    rm -f /tmp/d/cg*
+    timeout -s KILL 240 valgrind.bin --tool=callgrind "--toggle-collect=counted_*" --callgrind-out-file=/tmp/d/cg "$@" > /tmp/d/out 2> /tmp/d/err || status=$?
+    mawk -v name="$name" -v file=/tmp/d/out '
+        /^summary:|^totals:/ { n = $2 } END { getline line < file; split(line, of, " ")
+            if (of[1] != "count" || !n) exit 1
+            printf "%s: %d instructions a message of %s bytes, %d messages, %d polls of receivers\n", name, n / of[3], of[2], of[3], of[4] }' /tmp/d/cg.1 ||
+        { tail -n 5 /tmp/d/err; return 1; }
+    return $status
+}
+
+check_instructions() (
+    local type provider links status=0
+    fresh
+    while read -r type provider links; do
+        of_way "$provider" "$links"
+        counted "$type $provider $links" ends "$provider" "$type" 200 count 64 || status=$?
+    done <<< "$(ways)"
+    counted libibverbs ends_verbs 200 count 64 || status=$?
+    report "user-space instructions of a message" $status /dev/null
+)
+
+check_instructions_ucx() (
+    local status=0
+    fresh
+    export UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n
+    counted "UCX rc" ends_ucp 200 count 64 || status=$?
+    report "user-space instructions of a message by UCX" $status /dev/null
+)
+
+# peers MANY: one endpoint that connects to many, which another process has. rxm has room in its queue for all messages of FI_UNIVERSE_SIZE
+# peers, and soft RDMA's have 16 384 entries at most.
+peers() (
+    local many=$1 type provider links status=0 one
+    fresh
+    export FI_UNIVERSE_SIZE=$many FI_OFI_RXM_MSG_TX_SIZE=8 FI_OFI_RXM_MSG_RX_SIZE=8
+    while read -r type provider links; do
+        if [ "$type" = msg ]; then continue; fi
+        of_way "$provider" "$links"
+        one=0
+        timeout -k 5 120 peers "$provider" "$many" > /tmp/d/log 2>&1 || one=$?
+        echo "$provider $links: $(tail -n 1 /tmp/d/log | cut -c 1-200) (status $one)"
+        # What other ones do is reported alone.
+        [ "$provider" != strait ] || status=$one
+    done <<< "$(ways)"
+    report "$many peers of one endpoint" $status /dev/null
+)
+check_peers_16() { peers 16; }
+check_peers_64() { peers 64; }
+check_peers_256() { peers 256; }
+check_peers_1000() { peers 1000; }
+check_peers_ucx_16() (
+    local status=0
+    fresh
+    export UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_v,ud_v UCX_UD_VERBS_ETH_DGID_CHECK=n
+    timeout -k 5 120 peers_ucp 16 > /tmp/d/log 2>&1 || status=$?
+    report "16 peers of one worker of UCX" $status /tmp/d/log
 )
 
 # The link verbs: the device by libibverbs alone, without a provider below.
@@ -337,14 +405,16 @@ check_many() {
     report "1000 pairs of queue pairs: a message of each" $status /tmp/d/log
 }
 
-# In place of ssh, for Open MPI's launcher: HOST COMMAND..., which the other guest finds where both meet, and runs.
+# put_agent CHECK: in place of ssh, for Open MPI's launcher: HOST COMMAND..., which the other guest finds where both meet, and runs. What a
+# check before has left there has another name.
 put_agent() {
-    cat > /tmp/agent << 'AGENT'
+    sed "s/CHECK/$1/" > /tmp/agent << 'AGENT'
 #!/bin/bash
 shift
-echo "$*" > /meet/command.new
-mv /meet/command.new /meet/command
-until [ -e /meet/launched ]; do sleep 0.1; done
+meet=/meet/CHECK
+echo "$*" > $meet.new
+mv $meet.new $meet.command
+until [ -e $meet.launched ]; do sleep 0.1; done
 AGENT
     chmod 755 /tmp/agent
 }
@@ -355,7 +425,7 @@ check_far_mpi() (
     fresh
     export FI_STRAIT_LINKS=verbs FI_STRAIT_REPORT=yes
     # The launcher's daemon looks for it in both.
-    put_agent
+    put_agent mpi
     both_at mpi
     if [ "$far" = 0 ]; then
         OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
@@ -367,16 +437,48 @@ check_far_mpi() (
         [ "$(grep -c 'peers: verbs verbs (rxe0' /tmp/d/log)" = 2 ] || status=4
         [ "$(grep -c '^strait:   network RMA  *out  *[0-9][0-9]*  *[1-9]' /tmp/d/log)" = 2 ] || status=6
         [ "$(grep '^a rank of guest[01]$' /tmp/d/log | sort -u | wc -l)" = 2 ] || status=5
-        : > /meet/launched
-        : > /meet/ended
+        : > /meet/mpi.launched
+        : > /meet/mpi.over
     else
-        until [ -e /meet/command ] || [ -e /meet/ended ]; do sleep 0.1; done
-        bash -c "$(cat /meet/command)" > /tmp/d/log 2>&1 &
-        : > /meet/launched
-        until [ -e /meet/ended ]; do sleep 0.5; done
+        until [ -e /meet/mpi.command ] || [ -e /meet/mpi.over ]; do sleep 0.1; done
+        if [ -e /meet/mpi.command ]; then bash -c "$(cat /meet/mpi.command)" > /tmp/d/log 2>&1 & fi
+        : > /meet/mpi.launched
+        until [ -e /meet/mpi.over ]; do sleep 0.5; done
     fi
     report "two guests: Open MPI, a rank of each: tests/mpi/exchange.c" $status /tmp/d/log
     both_at mpi_end
+)
+
+# UCX rc between two guests, by Open MPI's PML of UCX: whether its connections are made, by UD, or end by UCX's timeout, which the line says. No
+# other transport is there to go by. The other guest says nothing of it.
+check_far_ucx() (
+    local status=0 how
+    fresh
+    export UCX_TLS=rc_v,ud_v UCX_NET_DEVICES=rxe0:1
+    put_agent ucx
+    both_at ucx
+    if [ "$far" = 0 ]; then
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+            timeout -s KILL 240 mpirun.openmpi --prtemca plm_ssh_agent /tmp/agent --host guest0:1,guest1:1 -n 2 --map-by node --bind-to none \
+            -x UCX_TLS -x UCX_NET_DEVICES --mca mpi_yield_when_idle 1 --mca pml ucx --mca osc ucx --mca btl self \
+            --leave-session-attached exchange > /tmp/d/log 2>&1 || status=$?
+        if [ $status = 0 ] && grep -q '^exchange ok' /tmp/d/log; then
+            how=connects
+        elif grep -q 'unhandled timeout error' /tmp/d/log; then
+            how="ends by its unhandled timeout error" status=0
+        else
+            how="ends otherwise" status=3
+        fi
+        report "two guests: UCX rc $how" $status /tmp/d/log
+        : > /meet/ucx.launched
+        : > /meet/ucx.over
+    else
+        until [ -e /meet/ucx.command ] || [ -e /meet/ucx.over ]; do sleep 0.1; done
+        if [ -e /meet/ucx.command ]; then bash -c "$(cat /meet/ucx.command)" > /tmp/d/log 2>&1 & fi
+        : > /meet/ucx.launched
+        until [ -e /meet/ucx.over ]; do sleep 0.5; done
+    fi
+    both_at ucx_end
 )
 
 # How memory can be registered with the device.

@@ -5,8 +5,9 @@
  *
  *   peers PROVIDER MANY
  *
- * Prints "peers MANY SECONDS KIB": until all first answers are there, for which connections are made; and by how much the
- * memory of the one's process (VmRSS) has grown for each peer, but for what the first of them took.
+ * Prints "peers MANY SECONDS KIB HOST": until all first answers are there, for which connections are made; and by how much the
+ * memory of the one's process (VmRSS) has grown for each peer, and what the host has to give (MemAvailable) become less, by both ends and
+ * the kernel, but for what the first of them took. NODE is the address of both (127.0.0.1). SIGTERM ends it with how far it has come.
  */
 #define _GNU_SOURCE
 #include <rdma/fabric.h>
@@ -14,10 +15,12 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_tagged.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -47,8 +50,10 @@ static void start(const char *provider)
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;
 	hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+	/* What verbs;ofi_rxm asks of its callers. */
+	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->fabric_attr->prov_name = strdup(provider);
-	CHECK(fi_getinfo(FI_VERSION(1, 21), "127.0.0.1", NULL, FI_SOURCE, hints, &info));
+	CHECK(fi_getinfo(FI_VERSION(1, 21), getenv("NODE") ? getenv("NODE") : "127.0.0.1", NULL, FI_SOURCE, hints, &info));
 	CHECK(fi_fabric(info->fabric_attr, &fabric, NULL));
 	CHECK(fi_domain(fabric, info, &domain, NULL));
 }
@@ -105,7 +110,7 @@ static void be_many(int many, int pipe)
 	}
 	if (recv(pipe, one, NAME, MSG_WAITALL) != NAME)
 		exit(1);
-	for (;;) {
+	for (;; sched_yield()) {
 		for (int i = 0; i < many; i++) {
 			fi_addr_t to;
 
@@ -117,17 +122,38 @@ static void be_many(int many, int pipe)
 	}
 }
 
-static long memory(void)
+static long kib_of(const char *file, const char *format)
 {
 	char line[256];
 	long kib = 0;
-	FILE *f = fopen("/proc/self/status", "r");
+	FILE *f = fopen(file, "r");
 
 	while (f && fgets(line, sizeof(line), f))
-		sscanf(line, "VmRSS: %ld", &kib);
+		sscanf(line, format, &kib);
 	if (f)
 		fclose(f);
 	return kib;
+}
+
+static long memory(void)
+{
+	return kib_of("/proc/self/status", "VmRSS: %ld");
+}
+
+static long available(void)
+{
+	return kib_of("/proc/meminfo", "MemAvailable: %ld");
+}
+
+static volatile int opened, sent, got;
+static pid_t child;
+
+static void ended(int signal)
+{
+	(void)signal;
+	dprintf(2, "peers: %d are open, %d messages sent, %d answers\n", opened, sent, got);
+	kill(child, SIGKILL);
+	_exit(4);
 }
 
 int main(int argc, char **argv)
@@ -136,16 +162,23 @@ int main(int argc, char **argv)
 	struct timespec begin, end;
 	struct end one;
 	char name[NAME];
-	long before = 0;
+	long before = 0, host = 0;
 
 	if (many < 2 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) {
 		fprintf(stderr, "usage: %s PROVIDER MANY\n", argv[0]);
 		return 2;
 	}
-	pid_t child = fork();
+	child = fork();
+	if (!child) {
+		/* It ends with the one, also by a signal. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+	}
 	start(argv[1]);
 	if (!child)
 		be_many(many, pair[1]);
+	close(pair[1]);
+	signal(SIGTERM, ended);
 	open_end(&one);
 	struct fi_context2 *contexts = calloc(many, sizeof(*contexts));
 	fi_addr_t *to = calloc(many, sizeof(*to));
@@ -157,11 +190,11 @@ int main(int argc, char **argv)
 			return 1;
 		CHECK(fi_av_insert(one.av, name, 1, &to[i], 0, NULL) == 1 ? 0 : -FI_EINVAL);
 		CHECK(fi_trecv(one.ep, in[i], 8, NULL, FI_ADDR_UNSPEC, TAG, 0, &contexts[i]));
+		opened++;
 	}
 	if (write(pair[0], one.name, NAME) != NAME)
 		return 1;
 	clock_gettime(CLOCK_MONOTONIC, &begin);
-	int sent = 0, got = 0;
 	while (got < many) {
 		if (sent < many && (got || !sent)) {
 			long rc = fi_tinject(one.ep, "ping", 4, to[sent], TAG);
@@ -171,13 +204,18 @@ int main(int argc, char **argv)
 				sent++;
 			}
 		}
-		got += look(&one);
-		if (got == 1 && !before)
+		if (look(&one))
+			got++;
+		else
+			sched_yield();
+		if (got == 1 && !before) {
 			before = memory();
+			host = available();
+		}
 	}
 	clock_gettime(CLOCK_MONOTONIC, &end);
-	printf("peers %d %.4g %.4g\n", many, end.tv_sec - begin.tv_sec + (end.tv_nsec - begin.tv_nsec) / 1e9,
-	       (double)(memory() - before) / (many - 1));
+	printf("peers %d %.4g %.4g %.4g\n", many, end.tv_sec - begin.tv_sec + (end.tv_nsec - begin.tv_nsec) / 1e9,
+	       (double)(memory() - before) / (many - 1), (double)(host - available()) / (many - 1));
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);
 	return 0;

@@ -5,9 +5,13 @@
  *
  *   ends PROVIDER msg|rdm ROUNDS PATTERN BYTES...
  *
- * Each PATTERN is ping (there and back, tagged but for msg), write (fi_write of the other end's memory, until its completion) or put
- * (fi_write there and back, each when the bytes of the one before are seen in memory, as in ib_write_lat). NODE is the address of both.
- * The contents are checked before. Prints for each "PATTERN BYTES BEST MEDIAN": microseconds one way, or of a write.
+ * Each PATTERN is ping (there and back, tagged but for msg), write (fi_write of the other end's memory, until its completion), put
+ * (fi_write there and back, each when the bytes of the one before are seen in memory, as in ib_write_lat) or count. NODE is the address of
+ * both. The contents are checked before. Prints for each "PATTERN BYTES BEST MEDIAN": microseconds one way, or of a write.
+ *
+ * count is ping for valgrind --tool=callgrind --toggle-collect='counted_*', which counts what the program's own instructions are: of each
+ * message its receive is posted, it is sent, and when the device had time for it, the receiver polls until it has the message, and the
+ * sender once. Prints "count BYTES MESSAGES POLLS", those of the receiver.
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -21,6 +25,7 @@
 #include <time.h>
 
 #include "../perf/check.h"
+#include "counted.h"
 
 enum { TAG = 5, KEY = 7, SENT = 0, CAME = 1, MOST = 1 << 20 };
 
@@ -232,6 +237,59 @@ static void connect_rdm(void)
 	}
 }
 
+/* By names of their own, for --toggle-collect. */
+__attribute__((noinline)) static void counted_receive(struct end *e)
+{
+	receive(e);
+}
+
+__attribute__((noinline)) static int counted_send(struct end *e)
+{
+	return send_one(e);
+}
+
+__attribute__((noinline)) static int counted_look(struct end *e)
+{
+	return look(e);
+}
+
+/* How often the receiver has polled. */
+static long counted_one_way(struct end *from, struct end *to)
+{
+	long polls = 0;
+	int completes;
+
+	counted_receive(to);
+	completes = counted_send(from);
+	for (; !to->done[CAME]; polls++) {
+		device_works();
+		counted_look(to);
+	}
+	to->done[CAME]--;
+	counted_look(from);
+	if (completes)
+		await(from, SENT);
+	return polls;
+}
+
+static void count(int rounds)
+{
+	long polls = 0;
+
+	for (int i = -10; i < rounds; i++) {
+		if (!i)
+			counted_begin();
+		for (int end = 0; end < 2; end++) {
+			long these = counted_one_way(&ends[end], &ends[!end]);
+
+			polls += i < 0 ? 0 : these;
+		}
+	}
+	counted_end();
+	printf("count %zu %d %ld\n", bytes, 2 * rounds, polls);
+	fflush(stdout);
+}
+
 static double now(void)
 {
 	struct timespec t;
@@ -312,7 +370,7 @@ int main(int argc, char **argv)
 	int rounds = argc > 3 ? atoi(argv[3]) : 0;
 
 	if (argc < 6 || argc % 2 || rounds < 1) {
-		fprintf(stderr, "usage: %s PROVIDER msg|rdm ROUNDS ping|write|put BYTES...\n", argv[0]);
+		fprintf(stderr, "usage: %s PROVIDER msg|rdm ROUNDS ping|write|put|count BYTES...\n", argv[0]);
 		return 2;
 	}
 	is_msg = !strcmp(argv[2], "msg");
@@ -334,7 +392,10 @@ int main(int argc, char **argv)
 		bytes = strtoul(argv[i + 1], NULL, 10);
 		if (!bytes || bytes > MOST)
 			return 2;
-		pattern(argv[i], rounds);
+		if (!strcmp(argv[i], "count"))
+			count(rounds);
+		else
+			pattern(argv[i], rounds);
 	}
 	return 0;
 }

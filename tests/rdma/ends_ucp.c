@@ -4,7 +4,7 @@
  *
  *   ends_ucp ROUNDS PATTERN BYTES...
  *
- * PATTERN is ping (there and back, tagged) or write (ucp_put_nbx and a flush). The transports are those of UCX_TLS. The contents are
+ * PATTERN is ping (there and back, tagged), write (ucp_put_nbx and a flush) or count. The transports are those of UCX_TLS. The contents are
  * checked before. Prints for each "PATTERN BYTES BEST MEDIAN": microseconds one way, or of a write; before, what connecting took.
  */
 #include <sched.h>
@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 #include <ucp/api/ucp.h>
+
+#include "counted.h"
 
 enum { TAG = 5, MOST = 1 << 20 };
 
@@ -115,6 +117,50 @@ __attribute__((noinline)) static void one_way(struct end *from, struct end *to, 
 	await(sent, "ucp_tag_send_nbx");
 }
 
+/* By names of their own, for --toggle-collect. */
+__attribute__((noinline)) static ucs_status_ptr_t counted_receive(struct end *e)
+{
+	return receive(e);
+}
+
+__attribute__((noinline)) static ucs_status_ptr_t counted_send(struct end *e)
+{
+	return ucp_tag_send_nbx(e->ep, e->memory, bytes, TAG, &none);
+}
+
+__attribute__((noinline)) static void counted_look(struct end *e)
+{
+	ucp_worker_progress(e->worker);
+}
+
+static void count(int rounds)
+{
+	long polls = 0;
+
+	for (int i = -10; i < 2 * rounds; i++) {
+		struct end *from = &ends[i & 1], *to = &ends[!(i & 1)];
+		ucs_status_ptr_t came, sent;
+
+		if (!i) {
+			counted_begin();
+			polls = 0;
+		}
+		came = counted_receive(to);
+		sent = counted_send(from);
+		do {
+			device_works();
+			counted_look(to);
+			polls++;
+		} while (ucp_request_check_status(came) == UCS_INPROGRESS);
+		counted_look(from);
+		await(came, "ucp_tag_recv_nbx");
+		await(sent, "ucp_tag_send_nbx");
+	}
+	counted_end();
+	printf("count %zu %d %ld\n", bytes, 2 * rounds, polls);
+	fflush(stdout);
+}
+
 static void write_one(struct end *from, struct end *to)
 {
 	await(ucp_put_nbx(from->ep, from->memory, bytes, (uintptr_t)to->memory + MOST, from->rkey, &none), "ucp_put_nbx");
@@ -190,7 +236,7 @@ int main(int argc, char **argv)
 	double begun;
 
 	if (argc < 4 || argc % 2 || rounds < 1) {
-		fprintf(stderr, "usage: %s ROUNDS ping|write BYTES...\n", argv[0]);
+		fprintf(stderr, "usage: %s ROUNDS ping|write|count BYTES...\n", argv[0]);
 		return 2;
 	}
 	for (int i = 0; i < 2; i++)
@@ -206,7 +252,10 @@ int main(int argc, char **argv)
 		bytes = strtoul(argv[i + 1], NULL, 10);
 		if (!bytes || bytes > MOST)
 			return 2;
-		pattern(argv[i], rounds);
+		if (!strcmp(argv[i], "count"))
+			count(rounds);
+		else
+			pattern(argv[i], rounds);
 	}
 	return 0;
 }

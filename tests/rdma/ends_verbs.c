@@ -4,14 +4,15 @@
  *
  *   ends_verbs ROUNDS PATTERN BYTES...
  *
- * PATTERN is ping (there and back by sends, inline up to 64 bytes), write (an RDMA write until its completion) or put (RDMA writes there and
- * back, each when the bytes of the one before are seen in memory, as those of ib_write_lat). The contents are checked before.
+ * PATTERN is ping (there and back by sends, inline up to 64 bytes), write (an RDMA write until its completion), put (RDMA writes there and
+ * back, each when the bytes of the one before are seen in memory, as those of ib_write_lat) or count. The contents are checked before.
  * Prints for each "PATTERN BYTES BEST MEDIAN": microseconds one way, or of a write.
  */
 #include <sched.h>
 #include <stdint.h>
 #include <time.h>
 
+#include "counted.h"
 #include "pair.h"
 
 enum { MOST = 1 << 20, INLINE = 64 };
@@ -89,6 +90,45 @@ static void put(int end)
 	await(&sent[end]);
 }
 
+/* By names of their own, for --toggle-collect. */
+__attribute__((noinline)) static void counted_receive(int end)
+{
+	receive(end);
+}
+
+__attribute__((noinline)) static void counted_send(int end)
+{
+	post(end, IBV_WR_SEND);
+}
+
+__attribute__((noinline)) static void counted_look(void)
+{
+	progress();
+}
+
+/* One queue of completions has both: the message's and the send's. */
+static void count(int rounds)
+{
+	for (int i = -10; i < 2 * rounds; i++) {
+		int end = i & 1;
+
+		if (!i)
+			counted_begin();
+		counted_receive(!end);
+		counted_send(end);
+		while (!came[!end] || !sent[end]) {
+			device_works();
+			counted_look();
+			counted_look();
+		}
+		came[!end]--;
+		sent[end]--;
+	}
+	counted_end();
+	printf("count %u %d %d\n", bytes, 2 * rounds, 2 * rounds);
+	fflush(stdout);
+}
+
 static double now(void)
 {
 	struct timespec t;
@@ -146,7 +186,7 @@ int main(int argc, char **argv)
 	int rounds = argc > 1 ? atoi(argv[1]) : 0;
 
 	if (argc < 4 || argc % 2 || rounds < 1) {
-		fprintf(stderr, "usage: %s ROUNDS ping|write|put BYTES...\n", argv[0]);
+		fprintf(stderr, "usage: %s ROUNDS ping|write|put|count BYTES...\n", argv[0]);
 		return 2;
 	}
 	pair_open(&device, 64);
@@ -160,7 +200,10 @@ int main(int argc, char **argv)
 		bytes = (uint32_t)strtoul(argv[i + 1], NULL, 10);
 		if (!bytes || bytes > MOST)
 			return 2;
-		pattern(argv[i], rounds);
+		if (!strcmp(argv[i], "count"))
+			count(rounds);
+		else
+			pattern(argv[i], rounds);
 	}
 	return 0;
 }

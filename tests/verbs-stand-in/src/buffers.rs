@@ -44,7 +44,7 @@ impl Mr {
     fn at(&self, addr: u64) -> Result<u64, Refused> {
         match self.backing {
             Backing::Host(base) if self.is_page => Ok((base + (addr - self.iova)) & !4095),
-            Backing::Host(base) => Ok(base + (addr - self.iova)),
+            Backing::Host(base) | Backing::Pinned(base, _) => Ok(base + (addr - self.iova)),
             Backing::Dmabuf { revoked: true, .. } => Err(Refused),
             // The client of the kernel's ends it with the allocation.
             Backing::Peer { first, id, of, .. } if (of.id)(first) != id => Err(Refused),
@@ -76,6 +76,9 @@ impl Mr {
     }
 
     fn read(&self, addr: u64, to: &mut [u8]) -> Result<(), Refused> {
+        if let Backing::Pinned(_, pages) = &self.backing {
+            return if pages.read(self.at(addr)?, to) { Ok(()) } else { Err(Refused) };
+        }
         let done = self.copy(to.as_mut_ptr() as u64, self.at(addr)?, to.len());
         if !done && self.is_pinned() {
             to.fill(0);
@@ -84,6 +87,9 @@ impl Mr {
     }
 
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), Refused> {
+        if let Backing::Pinned(_, pages) = &self.backing {
+            return if pages.write(self.at(addr)?, from) { Ok(()) } else { Err(Refused) };
+        }
         let done = self.copy(self.at(addr)?, from.as_ptr() as u64, from.len());
         if done || self.is_pinned() { Ok(()) } else { Err(Refused) }
     }
@@ -135,6 +141,11 @@ impl State {
         let at = mr.at(addr)?;
         if matches!(mr.backing, Backing::Device { .. }) {
             return Err(Refused);
+        }
+        if matches!(mr.backing, Backing::Pinned(..)) {
+            mr.read(addr, &mut probe)?;
+            let old = u64::from_ne_bytes(probe);
+            return mr.write(addr, &with(old).to_ne_bytes()).map(|()| old);
         }
         if !guarded(probe.as_mut_ptr() as u64, at, 8) {
             return if mr.is_pinned() { Ok(0) } else { Err(Refused) };

@@ -8,6 +8,7 @@ use rdma_sys as ibv;
 use crate::buffers::is_mapped;
 use crate::entry::{enter, enter_or_null, profile_of, set_errno};
 use crate::objects::{Backing, Mr};
+use crate::pinned::Pinned;
 use crate::state::lock;
 
 #[unsafe(no_mangle)]
@@ -78,6 +79,9 @@ fn add(
     Box::into_raw(Box::new(mr))
 }
 
+/// Of the longer ones the limit of locked memory may leave no room.
+const PINNED_MOST: usize = 1 << 20;
+
 fn refuse(errno: c_int) -> *mut ibv::ibv_mr {
     set_errno(errno);
     null_mut()
@@ -110,6 +114,12 @@ fn register(
         let found = peers.map(|of| (of, (of.find)(first, len) as u64)).filter(|(_, at)| *at != 0);
         let Some((of, at)) = found else { return refuse(libc::EFAULT) };
         return add(pd, addr, iova, len, access, Backing::Peer { first, at, id: (of.id)(first), of });
+    }
+    if profile.is("pins") && !on_demand && len <= PINNED_MOST {
+        return match Pinned::new(first, len) {
+            Ok(pages) => add(pd, addr, iova, len, access, Backing::Pinned(first, pages)),
+            Err(errno) => refuse(errno),
+        };
     }
     add(pd, addr, iova, len, access, Backing::Host(first))
 }

@@ -24,8 +24,9 @@
 //! | `mtu` | 256 to 4096 (1024) |
 //! | `nosrq`, `noatomics`, `noodp`, `nodmabuf`, `nomw` | what it lacks: it answers EOPNOTSUPP |
 //! | `odpwrong` | on demand it copies from and to where the page begins, whatever the address, as soft RoCE does |
+//! | `pins` | memory that is registered by its address is pinned: what of it is 1 MiB or shorter, by io_uring, which may be refused (ibv_reg_mr has its errno). Atomics there are atomic among the device's alone |
 //! | `nomap` | dma-bufs are not mapped, but copied by what `stand_in_verbs_device_memory` was given |
-//! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always |
+//! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always, but with `pins` |
 //! | `down` | its port is not active |
 //! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
 //! | `old` | its library has no extended operations |
@@ -49,7 +50,7 @@
 //!
 //! Of both: memory that is unmapped while it is registered takes writes with success, and reads as zero, since its
 //! pages are pinned; on demand it is IBV_WC_REM_ACCESS_ERR. Pages mapped at the address since then are not known
-//! from the old ones. A peer that is gone, or whose queue pair is not ready, is IBV_WC_RETRY_EXC_ERR after 4.096 us
+//! from the old ones, but with `pins`. A peer that is gone, or whose queue pair is not ready, is IBV_WC_RETRY_EXC_ERR after 4.096 us
 //! times 2^timeout for each try.
 //!
 //! A test in the same process calls `stand_in_fail`, `stand_in_calls`, `stand_in_verbs_status` (a completion with an
@@ -76,6 +77,7 @@ mod nic;
 mod objects;
 mod packet;
 mod pairs;
+mod pinned;
 mod post;
 mod queues;
 mod requester;

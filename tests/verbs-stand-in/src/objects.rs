@@ -8,6 +8,7 @@ use std::time::Instant;
 use rdma_sys as ibv;
 
 use crate::packet::{Address, Kind};
+use crate::pinned::Pinned;
 
 /// A piece of memory that a request names.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,8 @@ pub struct Mr {
 pub enum Backing {
     /// Pages of the process, from this address on.
     Host(u64),
+    /// The pages that were at this address.
+    Pinned(u64, Pinned),
     /// Memory of another device, by its address: where it is, of which allocation, and what knows that.
     Peer { first: u64, at: u64, id: u64, of: PeerMemory },
     /// A dma-buf that cannot be mapped: its allocation, and what copies its bytes, by the address of requests.

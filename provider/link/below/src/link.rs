@@ -64,7 +64,10 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         if restless {
             self.net.tend_all();
         }
-        if restless || self.net.below.is_none() || self.net.peers.use_base() || self.net.turns.is_for_base() {
+        let peers = &self.net.peers;
+        // Without a peer by the fabric, only a connection can come.
+        let has_base = self.net.below.is_none() || peers.use_base() || !peers.use_fabric();
+        if restless || has_base || self.net.turns.is_for_base() {
             self.poll_base();
         }
     }

@@ -15,6 +15,7 @@ mod node;
 #[path = "../support/ofi.rs"]
 mod support;
 
+mod called;
 mod conformance;
 mod kept;
 mod reads;

@@ -16,6 +16,7 @@ mod node;
 
 mod atomics;
 mod authority;
+mod changes;
 mod conformance;
 mod data;
 mod device;
@@ -25,4 +26,5 @@ mod idle;
 mod lone;
 mod on_demand;
 mod once;
+mod pinned;
 mod rma;
