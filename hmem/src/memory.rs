@@ -109,6 +109,12 @@ pub trait Memory: Handles + Copies + Allocate + Sync {
         AdapterWrites::Unknown
     }
 
+    /// The device that the calling thread uses now, as it is called on the PCI bus: `0000:1b:00.0`. `None`
+    /// where it uses none.
+    fn current_pci(&self) -> Option<String> {
+        None
+    }
+
     /// Has the device that `addr` is on see what adapters have written to its memory before the call.
     fn flush_adapter_writes(&self, addr: usize) -> Result<(), Error> {
         let _ = addr;

@@ -3,7 +3,7 @@
 //! The processor may know of such a write, by a completion, before the device sees it. Whether it may, and
 //! whether a call of the host ends that, are attributes of the device.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int};
 
 use super::api::{Api, Error, NOT_FOUND, loaded};
 use super::info::{Sort, info};
@@ -21,6 +21,20 @@ const OWNER: c_int = 100;
 /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`, `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`.
 const CURRENT_CTX: c_int = 0;
 const TO_OWNER: c_int = 100;
+
+/// Bytes of `0000:1b:00.0` and its NUL, and more.
+const PCI: usize = 32;
+
+/// The device of the calling thread's context, on the PCI bus.
+pub(super) fn current_pci() -> Option<String> {
+    let (api, mut device) = (loaded()?, 0);
+    api.ctx_device(&mut device).ok()?;
+    let mut text: [c_char; PCI] = [0; PCI];
+    api.device_pci(text.as_mut_ptr(), PCI as c_int - 1, device).ok()?;
+    // SAFETY: the driver has written fewer bytes than there are, and the last one is 0.
+    let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+    Some(text.to_str().ok()?.to_lowercase()).filter(|text| !text.is_empty())
+}
 
 /// Whether the device sees what an adapter has written when the processor knows of it.
 pub(super) fn is_ordered(api: &Api, device: c_int) -> bool {

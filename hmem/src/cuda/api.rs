@@ -184,6 +184,7 @@ functions! {
     device_attr b"cuDeviceGetAttribute\0" (value: *mut c_int, which: c_int, device: c_int);
     peer_attr b"cuDeviceGetP2PAttribute\0" (value: *mut c_int, which: c_int, from: c_int, to: c_int);
     flush_writes b"cuFlushGPUDirectRDMAWrites\0" (target: c_int, scope: c_int);
+    device_pci b"cuDeviceGetPCIBusId\0" (to: *mut c_char, len: c_int, device: c_int);
     device_uuid b"cuDeviceGetUuid_v2\0" (uuid: *mut [u8; 16], device: c_int);
     primary_state b"cuDevicePrimaryCtxGetState\0" (device: c_int, flags: *mut u32, active: *mut c_int);
     primary_retain b"cuDevicePrimaryCtxRetain\0" (ctx: *mut Handle, device: c_int);

@@ -148,6 +148,10 @@ impl Memory for Cuda {
         if agent::is_on() { AdapterWrites::Unknown } else { adapter::writes(addr) }
     }
 
+    fn current_pci(&self) -> Option<String> {
+        if agent::is_on() { None } else { adapter::current_pci() }
+    }
+
     fn flush_adapter_writes(&self, addr: usize) -> Result<(), AnyError> {
         if agent::is_on() { Err(AnyError::UNSUPPORTED) } else { Ok(adapter::flush(addr)?) }
     }

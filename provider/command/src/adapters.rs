@@ -92,7 +92,8 @@ fn cure(errno: i32) -> &'static str {
 
 /// Whether the link uses this device.
 fn link(name: &str, links: Option<String>, wanted: Option<String>) -> String {
-    let wanted = wanted.filter(|wanted| !wanted.is_empty() && wanted != name);
+    let names = |wanted: &String| wanted.split(',').any(|one| one.trim() == name);
+    let wanted = wanted.filter(|wanted| !wanted.is_empty() && !names(wanted));
     if let Some(wanted) = wanted {
         return format!(
             "the link verbs does not use it: {} names {wanted}",
@@ -250,6 +251,8 @@ mod tests {
         let of = |name: &str| link(name, Some("shm,verbs".into()), Some("sv1".into()));
         assert_eq!(of("sv0"), "the link verbs does not use it: FI_STRAIT_VERBS_DEVICE names sv1");
         assert!(of("sv1").ends_with("which uses it"));
+        let of = |name: &str| link(name, Some("shm,verbs".into()), Some("sv1, sv2".into()));
+        assert!(of("sv2").ends_with("which uses it") && of("sv0").ends_with("names sv1, sv2"));
     }
 
     #[test]

@@ -66,6 +66,19 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut [u8; 16], device: c_int) -
     SUCCESS
 }
 
+/// As [`cuDeviceGetAttribute`] says: a bus for each.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetPCIBusId(to: *mut c_char, len: c_int, device: c_int) -> i32 {
+    enter!("cuDeviceGetPCIBusId");
+    let Some(&number) = devices::visible().get(device as usize) else { return INVALID_DEVICE };
+    let text = format!("0000:{:02X}:00.0\0", 0x40 + number);
+    if (len as usize) < text.len() {
+        return INVALID_VALUE;
+    }
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), text.len()) };
+    SUCCESS
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     device: c_int,

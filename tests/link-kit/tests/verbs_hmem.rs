@@ -27,6 +27,8 @@ mod client;
 mod conformance;
 #[path = "verbs/lone.rs"]
 mod lone;
+#[path = "verbs_hmem/nearest.rs"]
+mod nearest;
 #[path = "verbs_hmem/own.rs"]
 mod own;
 #[path = "verbs_hmem/random.rs"]

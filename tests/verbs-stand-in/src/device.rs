@@ -38,7 +38,7 @@ fn devices() -> &'static [ibv::ibv_device] {
         };
         put(&mut device.name, &profile.name);
         put(&mut device.dev_name, &format!("uverbs{}", profile.number - 1));
-        put(&mut device.ibdev_path, &format!("/sys/class/infiniband/{}", profile.name));
+        put(&mut device.ibdev_path, &profile.sysfs);
         device
     };
     &DEVICES.get_or_init(|| Devices(settings().devices.iter().map(make).collect())).0

@@ -22,6 +22,7 @@
 //! | `qp`, `wr`, `sge`, `inline`, `cq`, `cqe`, `mr`, `mrsize`, `mw`, `srq`, `srqwr`, `srqsge`, `reads`, `msg` | its limits |
 //! | `gids` | entries of its table of GIDs (16). 0 and 1 are link-local, 2 and 3 are the IPv4 address 10.HOST.0.DEVICE |
 //! | `mtu` | 256 to 4096 (1024) |
+//! | `sysfs` | where sysfs has it (`/sys/class/infiniband/NAME`) |
 //! | `nosrq`, `noatomics`, `noodp`, `nodmabuf`, `nomw` | what it lacks: it answers EOPNOTSUPP |
 //! | `odpwrong` | on demand it copies from and to where the page begins, whatever the address, as soft RoCE does |
 //! | `pins` | memory that is registered by its address is pinned: what of it is 1 MiB or shorter, by io_uring, which may be refused (ibv_reg_mr has its errno). Atomics there are atomic among the device's alone |

@@ -13,6 +13,8 @@ pub struct Profile {
     /// `enum ibv_mtu`.
     pub mtu: u32,
     pub flags: Vec<String>,
+    /// Where sysfs has it.
+    pub sysfs: String,
 }
 
 #[derive(Clone, Debug)]
@@ -56,7 +58,9 @@ impl Profile {
             reads: 16,
             msg: 1 << 30,
         };
-        let mut profile = Profile { name: name.into(), number, limits, gids: 16, mtu: 3, flags: Vec::new() };
+        let sysfs = format!("/sys/class/infiniband/{name}");
+        let (name, flags) = (name.into(), Vec::new());
+        let mut profile = Profile { name, number, limits, gids: 16, mtu: 3, flags, sysfs };
         let options: Vec<&str> = options.split(',').filter(|o| !o.is_empty()).collect();
         if options.contains(&"rxe") {
             profile.limits.cqe = 16_384;
@@ -66,6 +70,7 @@ impl Profile {
         }
         for option in options {
             match option.split_once('=') {
+                Some(("sysfs", path)) => profile.sysfs = path.into(),
                 Some((key, value)) => profile.set(key, value),
                 None => profile.flags.push(option.into()),
             }

@@ -179,9 +179,9 @@ pub const OFI_WRITES: Setting = Setting {
 
 pub const VERBS_DEVICE: Setting = Setting {
     name: "verbs_device",
-    kind: Kind::Text("the name of a device below /sys/class/infiniband"),
-    default: "the one with the endpoint's address, else the first that is active",
-    help: "The RDMA device of the link verbs",
+    kind: Kind::Text("the name of a device below /sys/class/infiniband, or several with commas"),
+    default: "the one with the endpoint's address, else the nearest that is active",
+    help: "The RDMA device of the link verbs; of several the first that is active, and its rails by the others",
 };
 
 pub const VERBS_PORT: Setting = Setting {
@@ -218,6 +218,14 @@ pub const VERBS_ON_DEMAND: Setting = Setting {
     default: "no",
     help: "Memory that the program has not registered is registered with the device on demand at its first access, and stays \
            registered. By default it is pinned for each access",
+};
+
+pub const VERBS_RAILS: Setting = Setting {
+    name: "verbs_rails",
+    kind: Kind::Count { least: 1, most: 4 },
+    default: "1",
+    help: "How many ports, of one device or several, a connection of the link verbs uses: accesses of 256 KiB and more go in a \
+           part by each. The smaller value of both sides holds",
 };
 
 pub const JOB_KEY: Setting = Setting {
@@ -285,7 +293,7 @@ pub const LOG_FILE: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 29] = [
+pub const ALL: [Setting; 30] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -307,6 +315,7 @@ pub const ALL: [Setting; 29] = [
     VERBS_MTU,
     VERBS_IDLE,
     VERBS_ON_DEMAND,
+    VERBS_RAILS,
     JOB_KEY,
     TCP_TIMEOUT,
     TCP_LINGER,

@@ -277,6 +277,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     let idle = read(settings::VERBS_IDLE, ANY).number().filter(|seconds| *seconds > 0);
     p.verbs_idle = idle.map(Duration::from_secs);
     let on_demand = read(settings::VERBS_ON_DEMAND, ANY).switch().unwrap_or(false);
+    let rails = read(settings::VERBS_RAILS, ANY).number().and_then(|n| usize::try_from(n).ok());
     p.fault_handler = read(settings::FAULT_HANDLER, ANY).switch().unwrap_or(p.fault_handler);
     if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
         p.connect_timeout = Duration::from_millis(ms);
@@ -310,6 +311,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         (verbs.device, verbs.port, verbs.gid) = (device, byte(port), byte(gid));
         verbs.mtu = mtu.and_then(|text| text.parse().ok());
         verbs.on_demand = on_demand;
+        verbs.rails = rails.unwrap_or(verbs.rails);
     }
     p.copy_agent = match word(settings::COPY_AGENT).as_deref() {
         None | Some("auto") => CopyAgent::Beside,
@@ -353,6 +355,7 @@ pub(crate) mod tests {
         says(settings::TCP_LINGER, p.tcp.linger.as_millis() as usize);
         says(settings::TCP_RAILS, p.tcp.rails);
         says(settings::VERBS_IDLE, p.verbs_idle.map_or(0, |idle| idle.as_secs() as usize));
+        says(settings::VERBS_RAILS, verbs::Options::default().rails);
         assert_eq!(XpuMode::of(&first(settings::XPU_MODE)), Some(p.xpu_mode));
         let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
         assert_eq!(listed, Some(Links { ofi: links::Ofi::No, ..p.links }));

@@ -7,7 +7,7 @@ use wire::session::{COVERED, Keys, Mark, Opener, RECORD};
 
 use crate::network::{Below, Buffer, Dest, Message, NotSent};
 use crate::peer::rest::Counts;
-use crate::published::SAID;
+use crate::published::{MOST_SAID, said_in};
 
 /// Bytes before a frame: the mark, the record's header, the sort of message, and what the sender is done
 /// with.
@@ -127,8 +127,8 @@ pub(crate) fn name_in(bytes: &[u8]) -> Option<u64> {
 }
 
 /// What a message says of a registration.
-pub(crate) fn region_in(bytes: &[u8]) -> Option<[u8; SAID]> {
-    bytes.get(BEFORE..)?.try_into().ok()
+pub(crate) fn region_in(bytes: &[u8]) -> Option<[u8; MOST_SAID]> {
+    said_in(bytes.get(BEFORE..)?)
 }
 
 /// The other end.

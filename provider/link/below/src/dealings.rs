@@ -18,7 +18,7 @@ use hmem::Span;
 use link_api::{Event, OpId, PeerId, Region, RegionVersion, RmaLink, Way};
 use wire::Handle;
 
-use crate::channel::{Said, Sort, Spoilt};
+use crate::channel::{FIRST, Said, Sort, Spoilt};
 use crate::network::{Below, Did, Poll, Stop, Usage};
 use crate::parts::exposed::Exposed;
 use crate::parts::inbox::Inbox;
@@ -26,7 +26,7 @@ use crate::parts::peers::Peers;
 use crate::parts::provider::Provider;
 use crate::parts::reading::{Ended, Op, Reading, number_of};
 use crate::peer::{Peer, Stage};
-use crate::published::{SAID, decode, encode};
+use crate::published::{MOST_SAID, decode, encode};
 
 /// What numbers of accesses have that no operation of the connection's has.
 pub(crate) const READ: u64 = 1 << 55;
@@ -52,6 +52,8 @@ pub(crate) struct Memory<'a, B, F> {
     pub(crate) exposed: &'a mut Exposed,
     /// How long an access may take that a peer which lives wants to be over.
     pub(crate) leave: Duration,
+    /// From how many bytes on memory is accessed in parts, by rails.
+    pub(crate) stripes: usize,
 }
 
 impl<B: RmaLink, F: Below> Memory<'_, B, F> {
@@ -67,19 +69,39 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             return None;
         }
         let dest = at.channel.as_ref()?.far().dest;
-        let lent = at.dealings.lend((below, self.provider, dest), self.reading.generation(), (iov, way));
+        let means = (below, self.provider, dest, self.stripes);
+        let lent = at.dealings.lend(means, self.reading.generation(), (iov, way));
         self.note_second(to);
         lent
     }
 
-    /// Has what is needed of a second connection, for memory that was to be lent or admitted, announced.
+    /// Has what is to be said of further connections announced.
     #[inline]
     fn note_second(&mut self, peer: PeerId) {
         let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut *self.below) else { return };
         let Some(channel) = at.channel.as_ref().filter(|_| at.second.may()) else { return };
-        if let Some(address) = below.second(channel.far().dest) {
+        while let Some(address) = below.second(channel.far().dest) {
             at.second.owe(address);
+        }
+        if at.second.is_due() {
             self.peers.note_restless(peer);
+        }
+    }
+
+    /// The two have agreed on the fabric: this end begins to make rails.
+    pub(crate) fn begin_rails(&mut self, peer: PeerId) {
+        let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut *self.below) else { return };
+        if let Some(channel) = at.channel.as_ref().filter(|_| at.second.may_rails()) {
+            below.begin_rails(channel.far().dest, true);
+            self.note_second(peer);
+        }
+    }
+
+    /// Something is to be said of further connections to the peer whose messages are reported with this.
+    pub(crate) fn announce_further(&mut self, who: u64) {
+        let peer = PeerId(((who & !FIRST) >> 32) as u32);
+        if self.peers.get(peer).is_some_and(|at| u64::from(at.generation) == who & 0xffff_ffff) {
+            self.note_second(peer);
         }
     }
 
@@ -178,8 +200,10 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
                         let usages = [Usage::ReadByPeers, Usage::WrittenByPeers];
                         usages.into_iter().all(|usage| self.provider.reaches(below, span, usage))
                     };
-                    let entry = self.exposed.answer(below, reaches, (peer, channel.far().dest), name);
-                    channel.send(below, Said::short(sort, &encode(name, entry.as_ref())))
+                    let to = (peer, channel.far().dest, self.stripes);
+                    let entry = self.exposed.answer(below, reaches, to, name);
+                    let (said, len) = encode(name, entry.as_ref());
+                    channel.send(below, Said::short(sort, &said[..len]))
                 }
                 _ => channel.send(below, Said::short(sort, &name.to_le_bytes())),
             };
@@ -232,7 +256,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     }
 
     /// A peer says how a registration of its is accessed.
-    pub(crate) fn hear_of_region(&mut self, peer: PeerId, said: &[u8; SAID]) -> Result<(), Spoilt> {
+    pub(crate) fn hear_of_region(&mut self, peer: PeerId, said: &[u8; MOST_SAID]) -> Result<(), Spoilt> {
         let heard = decode(said).ok_or(Spoilt("what it says of a registration makes no sense"))?;
         let is_asked = self.peers.at(peer).dealings.published().take_note(heard.0, heard.1);
         is_asked.then_some(()).ok_or(Spoilt("it says of a registration what was not asked"))

@@ -9,13 +9,15 @@ use wire::session::{ATOMICS, DATA, READS, RESTS, WRITES};
 use wire::{Handle, Seg};
 
 use crate::channel::Sort;
-use crate::network::{Below, Dest, Lease, Usage};
+use crate::network::{Below, Dest, Keys, Lease, RAILS, Usage};
 use crate::parts::provider::Provider;
 use crate::published::{Found, Published};
 
 /// What [`Handle::how`] is of memory that is read, and of memory that is written.
 const READ: u8 = 0x40;
 const WRITTEN: u8 = 0x41;
+/// Where a handle has the keys of rails.
+const FURTHER: usize = 32;
 /// What a peer has lent, at most: what came first is forgotten first.
 const LEARNED: usize = 1024;
 /// Endpoints by which a peer has lent, at most.
@@ -42,6 +44,8 @@ fn way_of(handle: &Handle) -> Option<Way> {
 #[derive(Debug)]
 struct Loan {
     lease: Lease,
+    /// By which it is accessed in parts, too.
+    further: Keys,
     way: Way,
     span: Span,
     /// What requests have of it, each part once. It is lent until all of them are over.
@@ -63,6 +67,10 @@ impl Loan {
         }
         token[24] = lender.len() as u8;
         token[25..25 + lender.len()].copy_from_slice(lender);
+        // Where each peer has a connection of its own there is no lender.
+        for (at, word) in self.further.into_iter().enumerate().filter(|_| lender.is_empty()) {
+            token[FURTHER + 8 * at..FURTHER + 8 * at + 8].copy_from_slice(&word.to_le_bytes());
+        }
         Handle {
             how: how(self.way),
             zero: [0; 3],
@@ -84,6 +92,7 @@ struct Learned {
     /// What is behind it.
     end: u64,
     key: u64,
+    further: Keys,
     base: u64,
     generation: u64,
     from: Dest,
@@ -138,6 +147,8 @@ impl Dealings {
         let Some(end) = first.checked_add(len) else { return };
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| handle.token[at + i]));
         let (key, base, generation) = (word(0), word(8), word(16));
+        let has_further = lender_in(handle).is_none();
+        let further = std::array::from_fn(|i| if has_further { word(FURTHER + 8 * i) } else { 0 });
         self.learned.retain(|old| old.way != way || old.end <= first || end <= old.first);
         if generation < self.lends_from {
             return;
@@ -145,7 +156,7 @@ impl Dealings {
         if self.learned.len() >= LEARNED {
             self.learned.pop_front();
         }
-        self.learned.push_back(Learned { way, first, end, key, base, generation, from });
+        self.learned.push_back(Learned { way, first, end, key, further, base, generation, from });
     }
 
     /// The peer lends nothing of a generation any more.
@@ -161,7 +172,8 @@ impl Dealings {
         let holds = |l: &&Learned| l.way == way && l.first <= first && end <= l.end;
         let found = self.learned.iter().rev().find(holds)?;
         let at = found.base.checked_add(first - found.first)?;
-        Some(Found { from: found.from, generation: found.generation, key: found.key, at })
+        let Learned { from, generation, key, further, .. } = *found;
+        Some(Found { from, generation, key, further, at })
     }
 
     /// Whether the peer has taken a request back.
@@ -220,7 +232,7 @@ impl Dealings {
     /// Lends memory to the peer in this generation, which accesses it this way: the handles that it lacks.
     pub(crate) fn lend<F: Below>(
         &mut self,
-        (below, provider, to): (&mut F, &Provider, Dest),
+        (below, provider, to, stripes): (&mut F, &Provider, Dest, usize),
         generation: u64,
         (iov, way): (&[Span], Way),
     ) -> Option<Vec<Handle>> {
@@ -236,12 +248,18 @@ impl Dealings {
                     return None;
                 }
                 let lease = below.lend(to, *span, way)?;
+                let (read, write) = (way == Way::Get, way == Way::Put);
+                let further = match span.len() < stripes {
+                    true => [0; RAILS],
+                    false => below.stripe(to, lease.number, *span, read, write),
+                };
                 // The peer forgets those that have a part of it.
                 for old in self.lent.iter_mut().filter(|old| old.way == way) {
                     old.exported &= !old.span.overlaps(*span);
                 }
                 let (parts, exported, was_sent) = (Vec::new(), false, false);
-                self.lent.push(Loan { lease, way, span: *span, parts, exported, was_sent, generation });
+                let span = *span;
+                self.lent.push(Loan { lease, further, way, span, parts, exported, was_sent, generation });
             }
             let found = self.lent.iter_mut().find(|lent| holds(lent))?;
             if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {

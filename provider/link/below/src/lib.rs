@@ -43,8 +43,8 @@ mod published;
 pub use fds::{Fd, is_shallow};
 pub use link::BelowLink;
 pub use network::{
-    About, Below, Buffer, Dest, Did, LENDER, Lease, Message, NotSent, Offer, Piece, Poll, Remote, Stop,
-    Usage, Waits,
+    About, Below, Buffer, Dest, Did, Keys, LENDER, Lease, Message, NotSent, Offer, Piece, Poll, RAILS,
+    RailsWith, Remote, Stop, Usage, Waits,
 };
 pub use options::BelowOptions;
 pub use product::ByProduct;

@@ -12,7 +12,7 @@ use crate::net::Net;
 use crate::network::{Below, Buffer, Dest, Did, Poll};
 use crate::options::BelowOptions;
 use crate::peer::Stage;
-use crate::published::SAID;
+use crate::published::MOST_SAID;
 
 /// Messages taken in one go.
 const BATCH: usize = 64;
@@ -113,6 +113,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             Did::Over(..) | Did::Unwritten(_) => self.net.read_is_over(did),
             Did::Written(buffer, who, data, len) => self.net.written(buffer, who, data, len),
             Did::Failed(who, why) => self.net.lost(who, &why),
+            Did::Announces(who) => self.net.with_memory(|memory| memory.announce_further(who)),
             Did::Dead(why) => self.net.dead(&why),
         }
     }
@@ -207,7 +208,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// A peer has said how a registration of its is accessed.
-    fn took_region(&mut self, peer: PeerId, said: &[u8; SAID]) {
+    fn took_region(&mut self, peer: PeerId, said: &[u8; MOST_SAID]) {
         if let Some(channel) = &mut self.net.peers[peer].channel {
             channel.note_done();
         }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use link_api::{Event, Gone, PeerId, RmaLink, Way};
 use wire::session::{
-    ATOMICS, Announce, Control, DATA, MEETING, NAME, READS, REPEATS, RESTS, Role, SECONDS, WRITES,
+    ATOMICS, Announce, Control, DATA, MEETING, NAME, RAILS, READS, REPEATS, RESTS, Role, SECONDS, WRITES,
     fabric_keys,
 };
 
@@ -57,6 +57,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             | of(about.is_some_and(|about| about.atomics), ATOMICS)
             | of(F::CONNECTS, RESTS)
             | of(F::SECONDS, SECONDS)
+            | of(about.is_some_and(|about| about.rails), RAILS)
     }
 
     /// Whether this side decides.
@@ -196,7 +197,11 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
         at.dealings.set_may(said.can & can);
-        at.second.set_may(said.can & can & SECONDS != 0);
+        at.second.set_may(said.can & can & SECONDS != 0, said.can & can & RAILS != 0);
+        // The other end begins, once both are settled, and may say before this hears of it what needs them.
+        if !decides && at.second.may_rails() {
+            below.begin_rails(dest, false);
+        }
         at.first.set_repeatable(said.can & REPEATS != 0);
         Ok(())
     }
@@ -241,10 +246,14 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     }
 
     fn settled(&mut self, peer: PeerId) {
+        let decides = self.decides(peer);
         let at = self.peers.at(peer);
         at.meeting.settle();
         at.first.settle();
         self.peers.go_by_fabric(peer);
+        if decides {
+            self.with_memory(|memory| memory.begin_rails(peer));
+        }
         self.set_timer();
         log::debug!("{} -> {}: the fabric leads there", self.base.addr(), self.base.peer_addr(peer));
     }
@@ -345,11 +354,13 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let is_busy = at.end.is_broken()
             || at.farewell.is_said()
             || at.upkeep.is_due()
-            || at.second.is_under_way()
+            || at.second.is_due()
             || at.dealings.is_under_way()
             || self.reading.any(|op| op.peer == peer)
             || self.reading.is_leaving(peer);
-        at.channel.as_ref()?.counts_if_done().filter(|_| !is_busy)
+        let channel = at.channel.as_ref()?;
+        let awaits = self.below.as_ref().is_some_and(|below| below.awaits_second(channel.far().dest));
+        channel.counts_if_done().filter(|_| !is_busy && !awaits)
     }
 
     /// A peer proposes to close the connection, or has done so while this side did.
@@ -400,7 +411,6 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         if !at.second.may() {
             return self.spoil(peer, "it has a second connection, which was not agreed on");
         }
-        at.second.hear();
         if at.end.is_broken() {
             return;
         }
@@ -457,8 +467,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             self.send_room(peer);
         }
         self.with_memory(|memory| memory.send_notes(peer));
-        let at = &mut self.peers[peer];
-        if let Some(address) = at.second.take_due() {
+        while let Some(address) = self.peers[peer].second.take_due() {
             self.say(peer, &Control::Second(address));
         }
         let at = &mut self.peers[peer];

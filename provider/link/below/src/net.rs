@@ -84,6 +84,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             inbox: &mut self.inbox,
             exposed: &mut self.exposed,
             leave: self.options.leave,
+            stripes: self.options.stripes,
         }
     }
 
@@ -378,7 +379,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             self.with_memory(|memory| memory.send_notes(to));
         }
         let at = &mut self.peers[to];
-        let may = at.may_send() && !at.dealings.has_notes();
+        let may = at.may_send() && !at.dealings.has_notes() && !self.reading.holds(to);
         let found = match (&mut self.below, &mut at.channel) {
             (Some(below), Some(channel)) if may => {
                 let sent = channel.send(below, Said { sort: Sort::Frame, head, body, off, len });

@@ -28,6 +28,22 @@ pub struct Lease {
     pub lender: Box<[u8]>,
 }
 
+/// Further connections that a peer may have by other ports of this side, rails, at most.
+pub const RAILS: usize = 3;
+
+/// By rail, the key by which a peer accesses memory there, under the address that it has by the first
+/// connection; 0: it does not.
+pub type Keys = [u64; RAILS];
+
+/// How far the rails with a peer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RailsWith {
+    /// The two are about to connect some.
+    Awaited,
+    /// Which can be used; no more will be made.
+    Made([bool; RAILS]),
+}
+
 /// Longest address of an endpoint by which memory is lent.
 pub const LENDER: usize = 39;
 
@@ -65,6 +81,9 @@ pub struct About<'a> {
     /// Whether such memory is written with data ([`Once::Write`]). Only with that, and where each peer has a
     /// connection of its own ([`Below::CONNECTS`]).
     pub data: bool,
+    /// Whether peers may have rails ([`Remote::begin_rails`]). Only where there are second connections
+    /// ([`Below::SECONDS`]).
+    pub rails: bool,
     /// Whether words of such memory are changed in one step that no processor and no other device divides
     /// ([`Once::FetchAdd`], [`Once::CompareSwap`]), where it may be read and written. As for `data`.
     pub atomics: bool,
@@ -129,6 +148,9 @@ pub enum Did {
     Over(u64, bool),
     /// An access is over whose bytes have come, and could not be written to memory of this side.
     Unwritten(u64),
+    /// Something is to be announced to a peer ([`Remote::second`]): what messages to it have as their
+    /// [`Message::who`].
+    Announces(u64),
     /// Nothing can be had of it any more.
     Dead(String),
 }
@@ -347,14 +369,34 @@ pub trait Remote: Send {
         Some(lease.key)
     }
 
-    /// What is to be announced to this peer of a second connection, which memory that was to be lent or
-    /// admitted needs: once, if at all. It ends with the first one.
+    /// Both ends of this connection can have rails, and have agreed on it. Of the two one `begins` to make
+    /// them, and says of each whether it has it, which the other one awaits.
+    fn begin_rails(&mut self, _to: Dest, _begins: bool) {}
+
+    /// How far those are.
+    fn rails(&self, _to: Dest) -> RailsWith {
+        RailsWith::Made([false; RAILS])
+    }
+
+    /// The keys by which a peer accesses memory in parts, beside that by which it was lent to it, or
+    /// admitted, the same way. They end with the lease.
+    fn stripe(&mut self, _to: Dest, _lease: u64, _span: Span, _read: bool, _write: bool) -> Keys {
+        [0; RAILS]
+    }
+
+    /// What is to be announced next to this peer of a second connection, which memory that was to be lent or
+    /// admitted needs, or of rails. All end with the first one.
     fn second(&mut self, _to: Dest) -> Option<Vec<u8>> {
         None
     }
 
-    /// The peer has announced this of a second connection; nothing: that there is none. What is to be
-    /// announced to it, if this side has not done so. An error: the peer does what no honest one does.
+    /// Whether the peer has yet to say something of these.
+    fn awaits_second(&self, _to: Dest) -> bool {
+        false
+    }
+
+    /// The peer has announced this of a second connection, or of rails; nothing: that there is no second one.
+    /// What is to be announced to it for that. An error: the peer does what no honest one does.
     fn join_second(&mut self, _to: Dest, _address: &[u8]) -> Result<Option<Vec<u8>>, String> {
         Err("there are no second connections".into())
     }

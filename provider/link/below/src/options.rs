@@ -8,6 +8,9 @@ use wire::session::JobKey;
 /// (docs/measurements/hosts.md).
 const LEAST_READ: usize = 64 << 10;
 
+/// Each part takes a registration, of both sides, and a request of its own.
+const STRIPES: usize = 256 << 10;
+
 /// How to open an [`BelowLink`](crate::BelowLink).
 #[derive(Clone, Debug)]
 pub struct BelowOptions {
@@ -26,6 +29,8 @@ pub struct BelowOptions {
     /// After how much time in which nothing has gone by it a connection of a network whose ends connect is
     /// closed, until something is to go by it again; `None`: it stays.
     pub idle: Option<Duration>,
+    /// From how many bytes on memory is accessed in parts, by rails, where there are such.
+    pub stripes: usize,
     /// See [`Path::eager`](link_api::Path::eager).
     pub eager: usize,
     /// See [`Path::eager_in_a_row`](link_api::Path::eager_in_a_row).
@@ -45,6 +50,7 @@ impl BelowOptions {
             leave: Duration::from_millis(500),
             linger: Duration::from_secs(1),
             idle: None,
+            stripes: STRIPES,
             eager: 16 << 10,
             eager_in_a_row: 32 << 10,
             least_get: LEAST_READ,

@@ -9,15 +9,16 @@ use std::collections::HashMap;
 use link_api::{Region, RegionVersion, Way};
 use wire::Seg;
 
-use crate::network::Dest;
+use crate::network::{Dest, Keys, RAILS};
 
 /// Registrations of one peer that are known, at most.
 const KNOWN: usize = 1024;
 /// At most so many accesses go by frames until a key is requested again that the peer had nothing for: none
 /// after the first answer, and about twice as many after each further one.
 const PAUSE: u32 = 255;
-/// Bytes of what is said of a registration.
-pub(crate) const SAID: usize = 56;
+/// Bytes of what is said of a registration; and with keys of rails.
+const SAID: usize = 56;
+pub(crate) const MOST_SAID: usize = SAID + 8 * RAILS;
 
 /// Where a segment of a peer's memory is accessed.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct Found {
     pub(crate) from: Dest,
     pub(crate) generation: u64,
     pub(crate) key: u64,
+    /// The keys of rails.
+    pub(crate) further: Keys,
     pub(crate) at: u64,
 }
 
@@ -37,6 +40,7 @@ pub(crate) struct Entry {
     /// By which key it is accessed, and what its first byte is called.
     pub(crate) key: u64,
     pub(crate) base: u64,
+    pub(crate) further: Keys,
     /// Words there are changed in one step.
     pub(crate) atomics: bool,
 }
@@ -47,8 +51,9 @@ const WRITE: u64 = 2;
 const VIRT_ADDR: u64 = 4;
 const ATOMICS: u64 = 8;
 
-/// What is said of a key: a registration, or none that is accessed so.
-pub(crate) fn encode(key: u64, entry: Option<&Entry>) -> [u8; SAID] {
+/// What is said of a key: a registration, or none that is accessed so; and in how many bytes, which are the
+/// more if there are keys of rails.
+pub(crate) fn encode(key: u64, entry: Option<&Entry>) -> ([u8; MOST_SAID], usize) {
     let flag = |is_so, bit| if is_so { bit } else { 0 };
     let words = entry.map_or([key, 0, 0, 0, 0, 0, 0], |entry| {
         let Region { addr, len, read, write, virt_addr, .. } = entry.region;
@@ -56,15 +61,26 @@ pub(crate) fn encode(key: u64, entry: Option<&Entry>) -> [u8; SAID] {
         let flags = flags | flag(entry.atomics, ATOMICS);
         [key, entry.number.into(), addr, len, flags, entry.key, entry.base]
     });
-    let mut out = [0; SAID];
-    for (at, word) in words.into_iter().enumerate() {
+    let further = entry.map_or([0; RAILS], |entry| entry.further);
+    let mut out = [0; MOST_SAID];
+    for (at, word) in words.into_iter().chain(further).enumerate() {
         out[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
     }
-    out
+    (out, if further == [0; RAILS] { SAID } else { MOST_SAID })
+}
+
+/// What is said of a registration in so many bytes.
+pub(crate) fn said_in(bytes: &[u8]) -> Option<[u8; MOST_SAID]> {
+    let mut said = [0; MOST_SAID];
+    let is_one = [SAID, MOST_SAID].contains(&bytes.len());
+    is_one.then(|| {
+        said[..bytes.len()].copy_from_slice(bytes);
+        said
+    })
 }
 
 /// Of what a peer says: the key, and what is said of it. `None`: it makes no sense.
-pub(crate) fn decode(said: &[u8; SAID]) -> Option<(u64, Option<Entry>)> {
+pub(crate) fn decode(said: &[u8; MOST_SAID]) -> Option<(u64, Option<Entry>)> {
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| said[8 * at + i]));
     let (name, number, flags) = (word(0), u32::try_from(word(1)).ok()?, word(4));
     if number == 0 {
@@ -83,7 +99,8 @@ pub(crate) fn decode(said: &[u8; SAID]) -> Option<(u64, Option<Entry>)> {
         virt_addr: flags & VIRT_ADDR != 0,
         target_must_observe: false,
     };
-    is_one.then_some((name, Some(Entry { region, number, key, base, atomics: flags & ATOMICS != 0 })))
+    let (further, atomics) = (std::array::from_fn(|i| word(SAID / 8 + i)), flags & ATOMICS != 0);
+    is_one.then_some((name, Some(Entry { region, number, key, base, further, atomics })))
 }
 
 /// What is known of a key.
@@ -182,7 +199,7 @@ impl Published {
         let end = off.checked_add(seg.len.get())?;
         let at = entry.base.checked_add(off)?;
         let is_in = entry.number == version.number && allows && end <= len;
-        is_in.then_some(Found { from, generation: 0, key: entry.key, at })
+        is_in.then_some(Found { from, generation: 0, key: entry.key, further: entry.further, at })
     }
 }
 
@@ -193,7 +210,8 @@ mod tests {
     fn entry(number: u32, key: u64) -> Entry {
         let (read, write, virt_addr) = (true, number % 2 == 0, false);
         let region = Region { key, addr: 4096, len: 100, read, write, virt_addr, target_must_observe: false };
-        Entry { region, number, key: 77, base: 1 << 40, atomics: number % 3 == 0 }
+        let further = if number == 3 { [0; RAILS] } else { [5, 0, 7] };
+        Entry { region, number, key: 77, base: 1 << 40, further, atomics: number % 3 == 0 }
     }
 
     fn seg(addr: u64, len: u64) -> Seg {
@@ -202,14 +220,22 @@ mod tests {
 
     #[test]
     fn what_is_said_is_read_as_it_was_written() {
-        assert_eq!(decode(&encode(9, Some(&entry(3, 9)))), Some((9, Some(entry(3, 9)))));
-        assert_eq!(decode(&encode(9, None)), Some((9, None)));
+        let read = |one: Option<&Entry>, len: usize| {
+            let (said, used) = encode(9, one);
+            assert_eq!(used, len);
+            decode(&said_in(&said[..used]).expect("of such a length"))
+        };
+        // Without keys of rails as a peer of an older version says it.
+        assert_eq!(read(Some(&entry(3, 9)), SAID), Some((9, Some(entry(3, 9)))));
+        assert_eq!(read(Some(&entry(4, 9)), MOST_SAID), Some((9, Some(entry(4, 9)))));
+        assert_eq!(read(None, SAID), Some((9, None)));
+        assert_eq!([0, SAID - 1, SAID + 8, MOST_SAID + 1].map(|n| said_in(&vec![0; n])), [None; 4]);
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
         let change = |at: usize, word: u64| {
-            let mut said = encode(9, Some(&entry(3, 9)));
+            let mut said = encode(9, Some(&entry(3, 9))).0;
             said[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
             decode(&said)
         };

@@ -165,7 +165,20 @@ impl Below for Fabric {
         let reads = self.remote.as_ref().map(|remote| remote.most);
         let writes = self.remote.as_ref().is_some_and(|remote| remote.writes);
         let (window, publishes, data, atomics) = (WINDOW, false, false, false);
-        About { name, detail, dialect, address, most, window, reads, writes, publishes, data, atomics }
+        About {
+            rails: false,
+            name,
+            detail,
+            dialect,
+            address,
+            most,
+            window,
+            reads,
+            writes,
+            publishes,
+            data,
+            atomics,
+        }
     }
 
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {

@@ -1,7 +1,5 @@
 //! What a queue pair announces to the one that it is to be connected to.
 
-/// Bytes of an address.
-const LEN: usize = 28;
 /// Numbers of queue pairs and of packets have so many bits.
 const BITS_24: u32 = 0x00ff_ffff;
 
@@ -25,8 +23,11 @@ pub(crate) struct Address {
 }
 
 impl Address {
+    /// Bytes of one.
+    pub(crate) const LEN: usize = 28;
+
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(LEN);
+        let mut out = Vec::with_capacity(Address::LEN);
         out.extend(self.gid);
         out.extend(self.lid.to_le_bytes());
         out.extend([self.mtu, self.reads]);
@@ -37,7 +38,7 @@ impl Address {
 
     /// Of what a peer has announced; `None` if it is no address.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Address> {
-        let bytes: &[u8; LEN] = bytes.try_into().ok()?;
+        let bytes: &[u8; Address::LEN] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let found = Address {
             gid: std::array::from_fn(|i| bytes[i]),

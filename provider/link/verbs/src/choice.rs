@@ -1,9 +1,11 @@
 //! Which device, port and GID packets go by, and how large queues are there.
 
+use std::cmp::Reverse;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use below::{Below as _, RAILS};
 use rdma_sys::{
     Channel, Context, Cq, Device, Error, Gid, GidType, IBV_ATOMIC_GLOB, Library, Pd, Port, Qp, QpInit, Srq,
     SrqInit, ibv_wc,
@@ -14,6 +16,7 @@ use register::Registry;
 use crate::bounces::Bounces;
 use crate::pairs::Pairs;
 use crate::probe::Own;
+use crate::rails::Rails;
 use crate::receives::{CHUNK, Receives};
 use crate::registered::Adapter;
 use crate::sends::Sends;
@@ -21,9 +24,11 @@ use crate::state::{Found, Objects, Route, Sizes, Verbs};
 use crate::windows::{self, Windows};
 
 mod asked;
+mod nearness;
 pub(crate) mod patience;
 
 pub use asked::{Asked, ask};
+use nearness::{Center, Nearness};
 use patience::Patience;
 
 /// Where Linux lists the devices.
@@ -54,11 +59,11 @@ const SOFT_ROCE: u32 = 0xff_ffff;
 /// Inline sizes that are tried.
 const INLINE: [u32; 7] = [512, 256, 128, 64, 32, 16, 0];
 
-/// What is to be used: where nothing is said, the first port that is active, best one with the address of
-/// the endpoint, by a GID that is routed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What is to be used: where nothing is said, a port that is active, with the address of the endpoint, or a
+/// GID that is routed; of several the nearest one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The name of the device, as in /sys/class/infiniband.
+    /// The name of the device, as in /sys/class/infiniband, or several with commas, the best one first.
     pub device: Option<String>,
     /// The port, from 1.
     pub port: Option<u8>,
@@ -72,6 +77,26 @@ pub struct Options {
     pub on_demand: bool,
     /// Where the kernel lists its clients for memory of other devices, if elsewhere than Linux does.
     pub clients: Option<PathBuf>,
+    /// How many ports a connection uses, at most: the first, and its rails.
+    pub rails: usize,
+    /// Where sysfs is, if elsewhere than Linux has it.
+    pub sysfs: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            device: None,
+            port: None,
+            gid: None,
+            mtu: None,
+            library: None,
+            on_demand: false,
+            clients: None,
+            rails: 1,
+            sysfs: None,
+        }
+    }
 }
 
 /// Whether this host has a device.
@@ -80,13 +105,23 @@ pub fn has_device() -> bool {
 }
 
 /// How well a port suits.
-type Rank = (bool, bool);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// How far at the end of the list of [`Options::device`] its device is.
+    named: Reverse<usize>,
+    /// Whether it has the endpoint's address.
+    own: bool,
+    /// Whether its address is routed.
+    routed: bool,
+    nearness: Nearness,
+}
 
-/// Ports that can be used, the best one first; and why others cannot.
-type Ports = (Vec<(Rank, Context, Route)>, Vec<String>);
+/// Ports that can be used, and why others cannot.
+type Suiting<R> = (Vec<(R, Context, Route)>, Vec<String>);
 
-/// The ports that are to be used, for an endpoint with this address. An error says why there is none.
-fn find(options: &Options, own: IpAddr) -> Result<Ports, Vec<String>> {
+/// The ports that are to be used, the best one first, for an endpoint with this address. An error says why
+/// there is none.
+fn find(options: &Options, own: IpAddr) -> Result<Suiting<Rank>, Vec<String>> {
     let all = |e: Error| vec![e.to_string()];
     let library = match &options.library {
         Some(path) => Library::open_at(path),
@@ -97,41 +132,119 @@ fn find(options: &Options, own: IpAddr) -> Result<Ports, Vec<String>> {
     if devices.is_empty() {
         return Err(vec!["this host has no RDMA device that the process may use".into()]);
     }
+    let wanted: Option<Vec<&str>> = options
+        .device
+        .as_ref()
+        .map(|names| names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect());
+    let place = |wanted: &Option<Vec<&str>>, name: &str| match wanted {
+        Some(names) => names.iter().position(|wanted| *wanted == name),
+        None => Some(0),
+    };
+    let center = Center::find(options.sysfs.as_deref());
     let mut found: Vec<(Rank, Context, Route)> = Vec::new();
     for device in &devices {
         let name = device.name();
-        if options.device.as_ref().is_some_and(|wanted| *wanted != name) {
+        let Some(named) = place(&wanted, &name) else {
             refused.push(format!("{name}: FI_STRAIT_VERBS_DEVICE names another one"));
             continue;
-        }
+        };
+        let nearness = center.near_to(&device.sysfs());
         match ports(device, options, own) {
             Ok(ports) => {
-                found.extend(ports.0);
+                found.extend(ports.0.into_iter().map(|((own, routed), context, route)| {
+                    (Rank { named: Reverse(named), own, routed, nearness }, context, route)
+                }));
                 refused.extend(ports.1.into_iter().map(|why| format!("{name}: {why}")));
             }
             Err(why) => refused.push(format!("{name}: {why}")),
         }
     }
     // Of those that suit as well the first one.
-    found.sort_by_key(|(rank, ..)| std::cmp::Reverse(*rank));
-    if let Some(wanted) = options.device.as_ref().filter(|d| devices.iter().all(|one| one.name() != **d)) {
+    found.sort_by_key(|(rank, ..)| Reverse(*rank));
+    let ranks: Vec<Rank> = found.iter().map(|(rank, ..)| *rank).collect();
+    for (at, (rank, _, route)) in found.iter_mut().enumerate() {
+        // Of those that are as near none is the nearest.
+        let is_nearer = ranks[at + 1..].iter().any(|other| other.nearness < rank.nearness);
+        route.reason = match wanted.is_none() && ranks.len() > 1 {
+            true if rank.own => Some("with the endpoint's address".into()),
+            true if is_nearer => center.reason(rank.nearness),
+            _ => None,
+        };
+    }
+    let is_lacking = |name: &&str| devices.iter().all(|one| one.name() != **name);
+    let lacking: Vec<&str> = wanted.iter().flatten().copied().filter(is_lacking).collect();
+    if !lacking.is_empty() {
         let names: Vec<String> = devices.iter().map(Device::name).collect();
-        return Err(vec![format!(
-            "there is no device {wanted}: FI_STRAIT_VERBS_DEVICE takes {}",
-            names.join(" or ")
-        )]);
+        let (names, all) = (names.join(" or "), lacking.join(", "));
+        let why = format!("there is no device {all}: FI_STRAIT_VERBS_DEVICE takes {names}");
+        if wanted.as_ref().is_some_and(|wanted| wanted.len() == lacking.len()) {
+            return Err(vec![why]);
+        }
+        refused.push(why);
     }
     if found.is_empty() { Err(refused) } else { Ok((found, refused)) }
 }
 
-/// Opens the port that suits best, for an endpoint with this address; and why others do not. An error says
-/// why none does.
+fn name_of(context: &Context, route: &Route) -> String {
+    format!("{} port {}", context.device().name(), route.port.number)
+}
+
+/// Opens the next best ports that have the same sort of addresses.
+fn add_rails(
+    verbs: &mut Verbs,
+    others: Vec<(Context, Route)>,
+    options: &Options,
+    refused: &mut Vec<String>,
+) -> Result<(), String> {
+    if options.rails < 2 || verbs.sizes.access == 0 {
+        return Ok(());
+    }
+    let mut ports = Vec::new();
+    for (context, route) in others {
+        if ports.len() + 1 == options.rails.min(RAILS + 1) {
+            break;
+        }
+        let (name, is_ethernet) = (name_of(&context, &route), route.port.is_ethernet());
+        let opened = match is_ethernet == verbs.route.port.is_ethernet() {
+            // Events of a device come by its context: each port has its own.
+            true => Context::open(context.device())
+                .map_err(|e| e.to_string())
+                .and_then(|context| open_port(&context, route, options, true)),
+            false => Err("its link layer is another one".into()),
+        };
+        match opened {
+            Ok(port) => ports.push(port),
+            Err(why) => refused.push(format!("{name}: as a rail: {why}")),
+        }
+    }
+    let details: String = ports.iter().map(|port| format!("; rail {}", port.detail)).collect();
+    // A part fits each of them.
+    let access = ports.iter().map(|port| port.sizes.access).fold(verbs.sizes.access, usize::min);
+    let waits = verbs.waits();
+    let fds = waits.own.zip(waits.lender).ok_or("it has no descriptors")?;
+    verbs.rails = Rails::new(ports, fds).map_err(|e| e.to_string())?;
+    verbs.detail.push_str(&details);
+    verbs.sizes.access = access;
+    Ok(())
+}
+
+/// Opens the port that suits best, for an endpoint with this address, and others as its rails; and why
+/// further ones do not. An error says why none does.
 pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<String>> {
     let (found, mut refused) = find(options, own)?;
-    for (_, context, route) in found {
-        let name = format!("{} port {}", context.device().name(), route.port.number);
-        match open_port(&context, route, options) {
-            Ok(verbs) => return Ok((verbs, refused)),
+    let mut found = found.into_iter();
+    while let Some((rank, context, route)) = found.next() {
+        let name = name_of(&context, &route);
+        match open_port(&context, route, options, false) {
+            Ok(mut verbs) => {
+                // What is link-local reaches no peer that is routed.
+                let others = found.filter(|(other, ..)| other.routed || !rank.routed);
+                let others = others.map(|(_, context, route)| (context, route)).collect();
+                if let Err(why) = add_rails(&mut verbs, others, options, &mut refused) {
+                    refused.push(format!("{name}: its rails: {why}"));
+                }
+                return Ok((verbs, refused));
+            }
             Err(why) => refused.push(format!("{name}: {why}")),
         }
     }
@@ -139,7 +252,7 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
 }
 
 /// The ports of a device that can be used, and why others cannot.
-fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Ports, String> {
+fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Suiting<(bool, bool)>, String> {
     if device.is_iwarp() {
         return Err("its connections are iWARP's, which need librdmacm: use ofi:verbs;ofi_rxm".into());
     }
@@ -166,8 +279,13 @@ fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Ports, Strin
     Ok((found, refused))
 }
 
-/// How packets leave a port.
-fn route(context: &Context, port: Port, options: &Options, own: IpAddr) -> Result<(Rank, Route), String> {
+/// How packets leave a port; whether by the endpoint's address, and by one that is routed.
+fn route(
+    context: &Context,
+    port: Port,
+    options: &Options,
+    own: IpAddr,
+) -> Result<((bool, bool), Route), String> {
     if !port.is_active() {
         return Err("it is not active".into());
     }
@@ -190,7 +308,7 @@ fn route(context: &Context, port: Port, options: &Options, own: IpAddr) -> Resul
     let mtu = wanted.min(port.attr.active_mtu).clamp(1, 5) as u8;
     let is_own = gid.is_some_and(|gid| is_of(&gid, own));
     let is_routed = gid.is_some_and(|gid| !gid.is_link_local()) || !port.is_ethernet();
-    Ok(((is_own, is_routed), Route { port, gid, mtu, global }))
+    Ok(((is_own, is_routed), Route { port, gid, mtu, global, reason: None }))
 }
 
 /// Whether a GID stands for this address.
@@ -210,8 +328,8 @@ fn best_gid(gids: &[Gid], own: IpAddr) -> Option<Gid> {
     gids.iter().max_by_key(|gid| rank(gid)).copied()
 }
 
-/// Opens a port.
-fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs, String> {
+/// Opens a port, as the first one or as a rail, by which no messages go.
+fn open_port(context: &Context, route: Route, options: &Options, is_rail: bool) -> Result<Verbs, String> {
     let text = |e: Error| e.to_string();
     let attributes = context.attributes();
     let most = |n: i32| u32::try_from(n).unwrap_or(0);
@@ -222,10 +340,10 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     context.set_nonblocking().map_err(text)?;
     let cq = Cq::new(context, entries, Some(&channel), 0, 0).map_err(text)?;
     // Of the completions a part is of receives, whose places say how many there can be.
-    let half = (entries / 2) as usize;
+    let half = if is_rail { 0 } else { (entries / 2) as usize };
     let places = half.min(SHARED) / CHUNK * CHUNK;
     let init = SrqInit { max_wr: (places as u32).min(most(attributes.max_srq_wr)), max_sge: 1 };
-    let wanted = (most(attributes.max_srq) > 0).then(|| Srq::new(&pd, init, 0));
+    let wanted = (most(attributes.max_srq) > 0 && !is_rail).then(|| Srq::new(&pd, init, 0));
     let srq = match wanted {
         Some(Ok(srq)) => Some(srq),
         Some(Err(e)) => {
@@ -243,11 +361,20 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     if receives.srq().is_some() {
         receives.grow()?;
     }
-    let sends = Sends::new(&pd, SENDS, MESSAGE)?;
+    let sends = Sends::new(&pd, if is_rail { 0 } else { SENDS }, MESSAGE)?;
     let send_wr = SEND_WR.min(most(attributes.max_qp_wr)).min(entries / 4);
-    let recv_wr = if receives.srq().is_some() { 0 } else { CHUNK as u32 };
+    let recv_wr = match receives.srq() {
+        Some(_) => 0,
+        None if is_rail => 1,
+        None => CHUNK as u32,
+    };
     let (serves, starts) = reads(context);
-    let lacks = lacks(context, &pd);
+    // Keys of a rail are of a domain of each peer's, and need no windows.
+    let lacks = match is_rail {
+        true if serves.min(starts) == 0 => return Err("no RDMA reads".into()),
+        true => None,
+        false => lacks(context, &pd),
+    };
     let access = if lacks.is_some() { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
     // Others are atomic among the accesses by one device alone, and not with frames, which a processor
     // applies.
@@ -276,6 +403,7 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
         dead: None,
         idle: 0,
         found: Found(vec![ibv_wc::default(); BATCH].into()),
+        rails: Rails::default(),
         pid: std::process::id(),
     };
     verbs.sizes.inline = find_inline(&verbs.objects, sizes)?;
@@ -310,7 +438,7 @@ fn lacks(context: &Context, pd: &Pd) -> Option<String> {
 
 /// How a port is reached from itself.
 fn own(route: &Route) -> Own {
-    let Route { port, gid, mtu, global } = route;
+    let Route { port, gid, mtu, global, .. } = route;
     Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu }
 }
 
@@ -339,5 +467,6 @@ fn detail(context: &Context, route: &Route, lacks: Option<&str>) -> String {
         None => format!("LID {}", route.port.attr.lid),
     };
     let lacks = lacks.map_or_else(String::new, |what| format!(", {what}: memory goes in frames"));
-    format!("{} port {}, {by}, MTU {mtu}{lacks}", context.device().name(), route.port.number)
+    let reason = route.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    format!("{} port {}{reason}, {by}, MTU {mtu}{lacks}", context.device().name(), route.port.number)
 }

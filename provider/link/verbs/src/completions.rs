@@ -5,6 +5,7 @@ use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
 use crate::pair::{Pair, Posted, State};
+use crate::rails::Found;
 use crate::receives::RECEIVE;
 use crate::state::{EVENTS, Objects, Verbs};
 use crate::status::{is_own_memory, text};
@@ -32,7 +33,28 @@ impl Verbs {
             self.idle = 0;
             self.read_events();
         }
+        if self.rails.is_empty() { n } else { n + self.read_rails() }
+    }
+
+    /// Takes completions of rails; how many there were.
+    pub(crate) fn read_rails(&mut self) -> usize {
+        let n = self.rails.read();
+        self.take_rails();
         n
+    }
+
+    /// Takes what rails report.
+    pub(crate) fn take_rails(&mut self) {
+        while let Some(found) = self.rails.next_found() {
+            match found {
+                Found::Did(did) => self.did.push_back(did),
+                Found::Failed(first, why) => self.fail(first, None, why),
+                Found::Says(first) => {
+                    let who = self.objects.pairs.get(first).and_then(Pair::newest);
+                    self.did.extend(who.map(Did::Announces));
+                }
+            }
+        }
     }
 
     fn completed(&mut self, wc: &ibv_wc) {
@@ -129,6 +151,7 @@ impl Verbs {
 
     /// Takes events of the device.
     pub(crate) fn read_events(&mut self) {
+        self.rails.read_events();
         loop {
             match self.objects.context.event() {
                 Ok(Some(event)) => self.happened(event),
@@ -169,10 +192,16 @@ impl Verbs {
             Event::Srq { .. } => {}
             Event::Port { kind, port } => match kind {
                 ibv::IBV_EVENT_PORT_ERR if port == self.route.port.number => {
+                    self.route.port.attr.state = ibv::IBV_PORT_DOWN;
                     let seconds = self.sizes.patience.longest().as_secs();
                     log::warn!("{name}: port {port} is down; peers are lost if it is not up in {seconds} s");
                 }
-                ibv::IBV_EVENT_PORT_ACTIVE => log::info!("{name}: port {port} is up"),
+                ibv::IBV_EVENT_PORT_ACTIVE => {
+                    if port == self.route.port.number {
+                        self.route.port.attr.state = ibv::IBV_PORT_ACTIVE;
+                    }
+                    log::info!("{name}: port {port} is up");
+                }
                 _ => log::debug!("{name}: event {kind} of port {port}"),
             },
             Event::Device { .. } => self.dead = Some(format!("{name}: the device is gone")),
@@ -183,7 +212,9 @@ impl Verbs {
     pub(crate) fn arm_to_sleep(&mut self) -> bool {
         self.read_events();
         self.objects.receives.post_rest();
-        if !self.did.is_empty() || self.dead.is_some() {
+        let is_armed = self.rails.arm_to_sleep();
+        self.take_rails();
+        if !is_armed || !self.did.is_empty() || self.dead.is_some() {
             return false;
         }
         // What has woken before is not to wake again.

@@ -25,6 +25,15 @@ impl Joining<'_> {
     }
 
     fn try_to_make(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
+        let number = self.make_apart(Some(first))?;
+        self.0.objects.seconds.offer(first, number);
+        let pair = self.0.objects.pairs.get(number).ok_or(NO_DOMAIN)?;
+        Ok((number, self.0.own_address(pair).encode()))
+    }
+
+    /// Makes a queue pair that is alone in a domain: its number. A second one of this peer's or, `None`, one
+    /// of a rail.
+    pub(crate) fn make_apart(&mut self, first: Option<u32>) -> Result<u32, Refusal> {
         // Peers are not to go without a first one for want of what a second one has.
         if !self.0.reserve(self.0.half) {
             return Err(("its completion queue", libc::ENOSPC));
@@ -32,7 +41,7 @@ impl Joining<'_> {
         self.make_reserved(first).inspect_err(|_| self.0.credits += 1)
     }
 
-    fn make_reserved(&mut self, first: u32) -> Result<(u32, Vec<u8>), Refusal> {
+    fn make_reserved(&mut self, first: Option<u32>) -> Result<u32, Refusal> {
         let Verbs { objects, route, sizes, .. } = &mut *self.0;
         let Objects { pairs, seconds, registered, cq, context, .. } = &mut **objects;
         let pd = Pd::new(context).map_err(|e| refused(&e))?;
@@ -49,11 +58,10 @@ impl Joining<'_> {
         // the first queue pair.
         pair.delays = sizes.repeats;
         let number = pairs.add(|_| Ok(pair)).map_err(|_| ("its queue pairs", libc::ENOSPC))?;
-        let domain = seconds.offer(first, number, pd.clone());
+        let domain = seconds.add_domain(number, first, pd.clone());
         let pair = pairs.get(number).ok_or(NO_DOMAIN)?;
         registered.device().add_domain(domain, &pd, Some(pair.qp.breaker()));
-        let pair = self.0.objects.pairs.get(number).ok_or(NO_DOMAIN)?;
-        Ok((number, self.0.own_address(pair).encode()))
+        Ok(number)
     }
 
     /// There is none with this peer, which has announced something of its own, or not.

@@ -18,6 +18,7 @@
 //! | `windows` | which peer a key of memory serves |
 //! | `seconds` | the same of memory that no window can be bound to: a queue pair for it alone |
 //! | `joining` | how that is made, connected and closed |
+//! | `rails` | queue pairs with a peer by further ports |
 //! | `remote` | memory that is read and written by RDMA, here and at peers |
 //! | `used` | what a request has used, and gives back |
 //! | `state` | [`Verbs`]: all that there is of a port |
@@ -35,6 +36,7 @@ mod network;
 mod pair;
 mod pairs;
 mod probe;
+mod rails;
 mod receives;
 mod registered;
 mod remote;

@@ -34,13 +34,16 @@ impl Memory {
         Memory::with(pd, n, each, Access::LOCAL_WRITE)
     }
 
-    /// The same with such a registration.
+    /// The same with such a registration. Where there are no places there is none.
     pub(crate) fn with(pd: &Pd, n: usize, each: usize, access: Access) -> Result<Memory, String> {
         let layout = n.checked_mul(each).and_then(|len| Layout::from_size_align(len.max(1), ALIGN).ok());
         let layout = layout.ok_or("too much memory")?;
         // SAFETY: a layout of some bytes.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("no memory for messages")?;
         let mut memory = Memory { at, layout, each, n, mr: None, others: Vec::new(), stays: false };
+        if n == 0 {
+            return Ok(memory);
+        }
         // SAFETY: this memory is freed only after the registration has ended.
         let mr = unsafe { pd.register(at.as_ptr().cast(), n * each, access) };
         memory.mr = Some(mr.map_err(|e| e.to_string())?);

@@ -4,7 +4,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd as _;
 
 use below::{
-    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Offer, Piece, Poll, Remote, Stop, Usage, Waits,
+    About, Below, Buffer, Dest, Did, Keys, Lease, Message, NotSent, Offer, Piece, Poll, RailsWith, Remote,
+    Stop, Usage, Waits,
 };
 use hmem::{Kind, Span};
 use link_api::Way;
@@ -14,6 +15,7 @@ use crate::address::Address;
 use crate::choice::patience;
 use crate::joining::Joining;
 use crate::pair::{Pair, Posted, State, Verb};
+use crate::rails::first_of;
 use crate::receives::CHUNK;
 use crate::remote::{Accesses, reaches, ways};
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
@@ -115,7 +117,7 @@ impl Verbs {
 
     /// Connects a queue pair that was announced.
     pub(crate) fn join(&mut self, number: u32, far: &Address) -> Result<(), Error> {
-        let Route { port, gid, mtu, global } = &self.route;
+        let Route { port, gid, mtu, global, .. } = &self.route;
         let pair = self.objects.pairs.get_mut(number).filter(|pair| pair.state == State::Offered);
         let pair = pair.ok_or(Error::Refused { call: "its queue pair", errno: libc::ENOENT })?;
         let ready = Ready {
@@ -150,10 +152,20 @@ impl Verbs {
         if let Some(second) = second.and_then(|second| pairs.get_mut(second)) {
             second.fail(&why);
         }
+        self.rails.fail(first, &why);
         let Some(pair) = pairs.get_mut(first) else { return };
         let is_new = pair.fail(&why);
         if let Some(who) = who.or(pair.newest()).filter(|_| is_new) {
             self.did.push_back(Did::Failed(who, why));
+        }
+    }
+
+    /// Destroys a queue pair whose requests need not have completed. It accesses nothing then.
+    pub(crate) fn stop_pair(&mut self, number: u32) {
+        if let Some((pair, is_closed)) = self.objects.pairs.stop(number) {
+            // The credit of the request that closes it, which was posted or has given it back.
+            self.credits += usize::from(!is_closed);
+            self.retire(number, pair);
         }
     }
 
@@ -235,7 +247,8 @@ impl Remote for Verbs {
     }
 
     fn registered(&self) -> String {
-        ways(&self.objects.registered)
+        let ways = Some(ways(&self.objects.registered)).filter(|text| !text.is_empty());
+        ways.into_iter().chain(self.rails.describe()).collect::<Vec<_>>().join(", ")
     }
 
     fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
@@ -250,12 +263,33 @@ impl Remote for Verbs {
         Accesses(self).admit(to, lease.number, (read, write))
     }
 
-    fn second(&mut self, to: Dest) -> Option<Vec<u8>> {
-        Joining(self).announce(to.0 as u32)
+    fn begin_rails(&mut self, to: Dest, begins: bool) {
+        self.rails.begin(first_of(to), begins);
     }
 
-    fn join_second(&mut self, to: Dest, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
-        Joining(self).join(to.0 as u32, address)
+    fn rails(&self, to: Dest) -> RailsWith {
+        self.rails.with(first_of(to))
+    }
+
+    fn stripe(&mut self, to: Dest, lease: u64, span: Span, read: bool, write: bool) -> Keys {
+        Accesses(self).stripe(to, lease, span, (read, write))
+    }
+
+    fn second(&mut self, to: Dest) -> Option<Vec<u8>> {
+        self.rails.next_said(first_of(to)).or_else(|| Joining(self).announce(first_of(to)))
+    }
+
+    fn awaits_second(&self, to: Dest) -> bool {
+        self.objects.seconds.is_awaited(first_of(to)) || self.rails.is_awaited(first_of(to))
+    }
+
+    fn join_second(&mut self, to: Dest, said: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        if said.is_empty() || said.len() == Address::LEN {
+            return Joining(self).join(first_of(to), said);
+        }
+        self.rails.hear(first_of(to), said)?;
+        self.take_rails();
+        Ok(self.rails.next_said(first_of(to)))
     }
 
     fn end_lease(&mut self, number: u64, is_known: bool) -> bool {
@@ -289,6 +323,7 @@ impl Below for Verbs {
             publishes: self.sizes.access > 0,
             data: self.sizes.access > 0,
             atomics: self.sizes.atomics,
+            rails: !self.rails.is_empty(),
         }
     }
 
@@ -313,6 +348,9 @@ impl Below for Verbs {
 
     fn part(&mut self, dest: Dest) {
         let number = dest.0 as u32;
+        if let Err((call, errno)) = self.rails.part(number) {
+            self.dead = Some(format!("{call}: errno {errno}: a registration of a rail cannot be ended"));
+        }
         Joining(self).part(number);
         self.part_one(number);
     }
@@ -406,11 +444,10 @@ impl Below for Verbs {
     }
 
     fn waits(&self) -> Waits {
-        Waits {
-            own: Some(self.objects.channel.fd().as_raw_fd()),
-            lender: Some(self.objects.context.async_fd().as_raw_fd()),
-            lends_unseen: self.objects.pairs.has_closing(),
-        }
+        let own = || (self.objects.channel.fd().as_raw_fd(), self.objects.context.async_fd().as_raw_fd());
+        let (own, lender) = self.rails.waits().unwrap_or_else(own);
+        let lends_unseen = self.objects.pairs.has_closing() || self.rails.has_closing();
+        Waits { own: Some(own), lender: Some(lender), lends_unseen }
     }
 }
 

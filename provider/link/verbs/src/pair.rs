@@ -149,6 +149,11 @@ impl Pair {
         is_new
     }
 
+    /// Its failure is reported with this, though no message goes by it.
+    pub(crate) fn report_with(&mut self, who: u64) {
+        self.newest = Some(who);
+    }
+
     /// What the failure of the newest message is reported with, if there was one.
     pub(crate) fn newest(&self) -> Option<u64> {
         self.newest

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use below::{Dest, Lease, NotSent, Piece, Stop};
+use below::{Dest, Keys, Lease, NotSent, Piece, RAILS, Stop};
 use hmem::client::any_serves_devices;
 use hmem::{Caps, Kind, Span};
 use link_api::{Once, Way};
@@ -19,7 +19,8 @@ use register::{Registry, Uses};
 use crate::bounces::EACH;
 use crate::joining::Joining;
 use crate::pair::{Access, Pair, Posted, Verb};
-use crate::registered::Adapter;
+use crate::rails::{first_of, rail_of};
+use crate::registered::{Adapter, Key};
 use crate::seconds::{Domain, Publication, SECOND};
 use crate::state::{MOST_INLINE, Objects, Verbs};
 use crate::used::Used;
@@ -108,7 +109,7 @@ impl Objects {
 }
 
 /// Whether memory may be registered in a domain of a peer's alone.
-fn may_be_apart(span: &Span) -> bool {
+pub(crate) fn may_be_apart(span: &Span) -> bool {
     register::Way::ALL.into_iter().any(|way| way.is_apart() && way.is_for(span))
 }
 
@@ -166,19 +167,18 @@ impl Accesses<'_> {
     /// Ends a connection, and all that was posted to it: when this returns, no access by it is under way.
     fn stop_connection(&mut self, dest: Dest) {
         let both = self.both(dest.0 as u32);
+        let first = self.0.objects.seconds.both(dest.0 as u32).0;
         self.0.fail(dest.0 as u32, None, "its accesses were to end".into());
-        if self.wait(FLUSH, |all| !both.clone().any(|number| all.is_used(number))) {
+        let is_used =
+            |all: &Self| both.clone().any(|number| all.is_used(number)) || all.0.rails.is_used(first);
+        if self.wait(FLUSH, |all| !is_used(all)) {
             return;
         }
         // The device does not report their ends, as where it was removed. A queue pair that is destroyed
         // accesses nothing.
-        for number in both {
-            if let Some((pair, is_closed)) = self.0.objects.pairs.stop(number) {
-                // The credit of the request that closes it, which was posted or has given it back.
-                self.0.credits += usize::from(!is_closed);
-                self.0.retire(number, pair);
-            }
-        }
+        both.clone().for_each(|number| self.0.stop_pair(number));
+        self.0.rails.stop(first);
+        self.0.read_rails();
     }
 
     /// A registration could not be ended: no queue pair may go on, lest peers access its memory.
@@ -201,12 +201,22 @@ impl Accesses<'_> {
 
     /// Registers memory for the peer of this queue pair alone, in the domain of the second one with it.
     fn lease_apart(&mut self, first: u32, span: Span, (read, write): (bool, bool)) -> Option<Lease> {
-        let Objects { seconds, registered, .. } = &mut *self.0.objects;
-        let (_, domain) = seconds.connected(first)?;
-        let uses = Uses { local_write: write, remote_read: read, remote_write: write, domain: domain.id };
-        let (number, key) = registered.register(span, uses, false).ok()?;
-        let (key, base) = (SECOND | u64::from(key.rkey()), key.base());
-        Some(Lease { number, key, base, lender: Box::default() })
+        let domain = self.0.objects.seconds.connected(first)?.1.id;
+        let (number, rkey, base) = self.lease_in(domain, span, (read, write))?;
+        Some(Lease { number, key: SECOND | u64::from(rkey), base, lender: Box::default() })
+    }
+
+    /// Registers memory for the peer that this domain is of: the registration, its key, and what the first
+    /// byte is called there.
+    pub(crate) fn lease_in(
+        &mut self,
+        domain: u32,
+        span: Span,
+        (read, write): (bool, bool),
+    ) -> Option<(u64, u32, u64)> {
+        let uses = Uses { local_write: write, remote_read: read, remote_write: write, domain };
+        let (number, key) = self.0.objects.registered.register(span, uses, false).ok()?;
+        Some((number, key.rkey(), key.base()))
     }
 
     pub(crate) fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
@@ -279,6 +289,16 @@ impl Accesses<'_> {
         Some(found.key)
     }
 
+    /// Registers memory that was lent to a peer, or admitted, for its rails.
+    pub(crate) fn stripe(&mut self, to: Dest, lease: u64, span: Span, may: (bool, bool)) -> Keys {
+        match self.0.objects.registered.key(lease).map(Key::base) {
+            Some(base) if !self.0.rails.is_empty() => {
+                self.0.rails.stripe((lease, first_of(to)), base, span, may)
+            }
+            _ => [0; RAILS],
+        }
+    }
+
     /// Whether all requests of a queue pair, that is connected, have completed, which may take a moment: what
     /// is posted then is repeated by no driver.
     fn complete_all(&mut self, number: u32) -> bool {
@@ -341,6 +361,9 @@ impl Accesses<'_> {
     }
 
     pub(crate) fn end_lease(&mut self, number: u64, is_known: bool) -> bool {
+        if let Err(why) = self.0.rails.end_lease(number) {
+            self.lock_out(why);
+        }
         if self.0.objects.windows.binding(number).is_some() {
             // One that binds what was ended would end the connection.
             if !is_known && self.0.objects.windows.park(number) {
@@ -384,7 +407,21 @@ impl Accesses<'_> {
     }
 
     pub(crate) fn access(&mut self, op: u64, piece: &Piece) -> Result<(), NotSent> {
-        let (number, domain) = self.pair_of(piece)?;
+        if let Some(rail) = rail_of(piece.key) {
+            self.0.connected(first_of(piece.at))?;
+            return self.0.rails.access(first_of(piece.at), rail, op, piece);
+        }
+        let by = self.pair_of(piece)?;
+        self.access_by(by, op, piece)
+    }
+
+    /// Accesses memory of a peer by this queue pair, and in this domain if it is alone in one.
+    pub(crate) fn access_by(
+        &mut self,
+        (number, domain): (u32, Option<Domain>),
+        op: u64,
+        piece: &Piece,
+    ) -> Result<(), NotSent> {
         let id = self.0.connected(number)?;
         let Some(pair) = self.0.objects.pairs.get(number) else { return Err(NotSent::Busy) };
         if !pair.has_slot_for_access() || self.0.credits <= self.0.eighth() {

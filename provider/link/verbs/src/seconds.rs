@@ -142,12 +142,22 @@ impl Seconds {
         }
     }
 
-    /// A queue pair was made, in a domain of its own, and is announced to this peer: the domain's id.
-    pub(crate) fn offer(&mut self, first: u32, second: u32, pd: Pd) -> u32 {
+    /// A queue pair was made in a domain of its own, as a second one of this peer's or (`None`) for a rail:
+    /// the domain's id.
+    pub(crate) fn add_domain(&mut self, number: u32, first: Option<u32>, pd: Pd) -> u32 {
         self.last += 1;
-        self.domains.insert(second, Domain { id: self.last, pd, first: Some(first) });
-        self.stages.insert(first, Stage::Offered(second));
+        self.domains.insert(number, Domain { id: self.last, pd, first });
         self.last
+    }
+
+    /// The domain that a queue pair is alone in.
+    pub(crate) fn domain(&self, number: u32) -> Option<&Domain> {
+        self.domains.get(&number)
+    }
+
+    /// A second queue pair is announced to this peer.
+    pub(crate) fn offer(&mut self, first: u32, second: u32) {
+        self.stages.insert(first, Stage::Offered(second));
     }
 
     /// The two have connected.
@@ -262,7 +272,8 @@ mod tests {
             self.can[i]
         }
 
-        /// An end needs a second queue pair, as [`Joining::announce`](crate::joining::Joining::announce) does.
+        /// An end needs a second queue pair, as [`Joining::announce`](crate::joining::Joining::announce)
+        /// does.
         fn need(&mut self, i: usize) {
             self.needs[i] = false;
             self.ends[i].want(FIRST);

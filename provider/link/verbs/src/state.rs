@@ -11,6 +11,7 @@ use register::Registry;
 use crate::bounces::Bounces;
 use crate::choice::patience::Patience;
 use crate::pairs::Pairs;
+use crate::rails::Rails;
 use crate::receives::Receives;
 use crate::registered::Adapter;
 use crate::seconds::Seconds;
@@ -31,6 +32,8 @@ pub(crate) struct Route {
     pub(crate) mtu: u8,
     /// Packets have a GRH: always on Ethernet.
     pub(crate) global: bool,
+    /// Why it comes before other ports that can be used, for people.
+    pub(crate) reason: Option<String>,
 }
 
 /// Sizes that fit the device.
@@ -114,5 +117,6 @@ pub struct Verbs {
     /// Polls in a row that found nothing.
     pub(crate) idle: u32,
     pub(crate) found: Found,
+    pub(crate) rails: Rails<Verbs>,
     pub(crate) pid: u32,
 }

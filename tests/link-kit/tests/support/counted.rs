@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use below::{
-    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Offer, Piece, Poll, Remote, Stop, Usage, Waits,
+    About, Below, Buffer, Dest, Did, Keys, Lease, Message, NotSent, Offer, Piece, Poll, RailsWith, Remote,
+    Stop, Usage, Waits,
 };
 use hmem::{Kind, Span};
 use link_api::Way;
@@ -134,6 +135,18 @@ impl<F: Below> Remote for Counted<F> {
     }
     fn admit(&mut self, to: Dest, lease: &Lease, read: bool, write: bool) -> Option<u64> {
         self.0.admit(to, lease, read, write)
+    }
+    fn begin_rails(&mut self, to: Dest, begins: bool) {
+        self.0.begin_rails(to, begins);
+    }
+    fn rails(&self, to: Dest) -> RailsWith {
+        self.0.rails(to)
+    }
+    fn stripe(&mut self, to: Dest, lease: u64, span: Span, read: bool, write: bool) -> Keys {
+        self.0.stripe(to, lease, span, read, write)
+    }
+    fn awaits_second(&self, to: Dest) -> bool {
+        self.0.awaits_second(to)
     }
     fn second(&mut self, to: Dest) -> Option<Vec<u8>> {
         self.0.second(to)

@@ -285,6 +285,7 @@ impl Below for Fake {
             publishes: false,
             data: false,
             atomics: false,
+            rails: false,
         }
     }
 

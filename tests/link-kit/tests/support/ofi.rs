@@ -34,6 +34,8 @@ pub struct OfiHarness<F: Below> {
     pub leave: Duration,
     /// After how much time an idle connection is closed.
     pub idle: Option<Duration>,
+    /// From how many bytes on accesses go in parts, if not as by default.
+    pub stripes: Option<usize>,
     /// How memory is accessed by the fabric.
     pub caps: RmaCaps,
     /// What has every read stop at so many bytes, or go on.
@@ -52,6 +54,7 @@ impl<F: Below + 'static> OfiHarness<F> {
             patience: Duration::from_secs(15),
             leave: Duration::from_millis(500),
             idle: None,
+            stripes: None,
             caps: RmaCaps::empty(),
             halt: None,
             memory: None,
@@ -71,6 +74,7 @@ impl<F: Below + 'static> OfiHarness<F> {
         options.patience = self.patience;
         options.leave = self.leave;
         options.idle = self.idle;
+        options.stripes = self.stripes.unwrap_or(options.stripes);
         options.grace = Duration::from_secs(1);
         let mut link = BelowLink::new(base, (self.make)(), options).expect("descriptors");
         // `revoke` and `close` let go of the lock by which the link is kept going.

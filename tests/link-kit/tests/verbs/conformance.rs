@@ -74,6 +74,24 @@ mod closing_late {
     }
 }
 
+/// Long accesses go in parts by two ports; all that has 1 KiB is long.
+mod rails {
+    use crate::device::harness_with_rails;
+    link_kit::conform! {
+        harness_with_rails("sv0;sv1:inline=16,sge=1,mtu=256", &[]);
+        frames polls peers ends returns host hostile sleep threads frames_only handles flights sleep_in_flight regions_in_flight
+    }
+}
+
+/// So they do where all is late.
+mod rails_late {
+    use crate::device::harness_with_rails;
+    link_kit::conform! {
+        harness_with_rails("sv0:rxe;sv1:rxe,cqe=64,wr=8", &[("DELAY_US", "200"), ("REORDER", "7")]);
+        frames ends returns sleep handles flights sleep_in_flight regions_in_flight
+    }
+}
+
 /// Accesses are not to be had where the device serves no reads.
 mod without_reads {
     use crate::device::harness_without_accesses;

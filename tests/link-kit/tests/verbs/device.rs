@@ -67,6 +67,13 @@ pub fn harness_with(
     harness
 }
 
+/// The same by two ports, where what has 1 KiB is long.
+pub fn harness_with_rails(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
+    let mut harness = harness_with(devices, others, |options| options.rails = 2);
+    harness.stripes = Some(1 << 10);
+    harness
+}
+
 /// The same whose connections are closed as soon as nothing goes by them.
 pub fn harness_that_closes(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
     let mut harness = harness(devices, others);

@@ -71,7 +71,10 @@ fn the_gid_of_the_address_is_chosen_else_one_that_is_routed() {
     let first = about("127.0.0.1", &options());
     assert!(first.starts_with("sv0 port 1, GID ") && first.contains(" 10.1.0.1, MTU 1024"), "{first}");
     let second = about("10.1.0.2", &options());
-    assert!(second.starts_with("sv1 port 1, GID ") && second.contains(" 10.1.0.2,"), "{second}");
+    assert!(
+        second.starts_with("sv1 port 1: with the endpoint's address, GID ") && second.contains(" 10.1.0.2,"),
+        "{second}"
+    );
     let named = Options { device: Some("sv1".into()), gid: Some(0), mtu: Some(512), ..options() };
     let named = about("10.1.0.1", &named);
     assert!(named.starts_with("sv1 port 1, GID 0 fe80:") && named.ends_with("MTU 512"), "{named}");

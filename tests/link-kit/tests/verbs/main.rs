@@ -27,4 +27,5 @@ mod lone;
 mod on_demand;
 mod once;
 mod pinned;
+mod rails;
 mod rma;

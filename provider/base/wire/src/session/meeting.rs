@@ -68,6 +68,8 @@ pub const ATOMICS: u16 = 16;
 pub const RESTS: u16 = 32;
 /// [`Announce::can`]: there may be a second connection besides the first ([`Control::Second`]).
 pub const SECONDS: u16 = 64;
+/// [`Announce::can`]: long accesses go in parts by connections of further ports ([`Control::Second`]).
+pub const RAILS: u16 = 128;
 /// Longest address.
 pub const MOST_ADDRESS: usize = 256;
 /// Bytes of a name.
@@ -95,7 +97,7 @@ pub struct Announce {
     /// What sort of address it has.
     pub format: u32,
     /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`], [`DATA`], [`ATOMICS`],
-    /// [`RESTS`], [`SECONDS`].
+    /// [`RESTS`], [`SECONDS`], [`RAILS`].
     pub can: u16,
     /// The name of what is below.
     pub name: [u8; NAME],
@@ -122,7 +124,8 @@ pub enum Control {
     Rest(u32, u32),
     /// It is closed, or stays.
     RestHeard(bool),
-    /// Where a second connection of the fabric leads to, of no bytes if there is none.
+    /// Where a second connection of the fabric leads to, of no bytes if there is none; or what the fabric
+    /// says of those of further ports.
     Second(Vec<u8>),
     /// It is of another version.
     Other(u16),

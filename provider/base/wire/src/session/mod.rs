@@ -47,8 +47,8 @@ mod record;
 pub use hello::{Hello, PREFIX, Role, Stranger};
 pub use key::{JobKey, MAC};
 pub use meeting::{
-    ATOMICS, Announce, Control, DATA, MEETING, MOST_ADDRESS, Mark, NAME, READS, REPEATS, RESTS, SECONDS,
-    WRITES, fabric_keys,
+    ATOMICS, Announce, Control, DATA, MEETING, MOST_ADDRESS, Mark, NAME, RAILS, READS, REPEATS, RESTS,
+    SECONDS, WRITES, fabric_keys,
 };
 pub use parties::{Answerer, Caller, Heard, Keys, Next, Proven, VERDICT, Verdict};
 pub use rails::{MOST_RAILS, NOTE, RailNote};

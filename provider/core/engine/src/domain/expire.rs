@@ -123,9 +123,8 @@ fn end_deferred<L: RmaLink>(
         expired.note(work.op.what(), to, ctx);
         match &work.op {
             WorkOp::Recv { rx, pattern, iov, ctx, flags } => {
-                let (iov, len) = (iov[..].into(), hmem::total(iov));
                 let (pattern, ctx, flags, tally) = (*pattern, *ctx, *flags, work.tally());
-                let recv = RecvOp { pattern, iov, len, ctx, flags, multi: None, tally };
+                let recv = RecvOp { pattern, iov: iov[..].into(), ctx, flags, multi: None, tally };
                 fail_receive(opened, *rx, recv, cntr);
             }
             WorkOp::CntrAdd { cntr, .. } | WorkOp::CntrSet { cntr, .. } => {

@@ -142,6 +142,7 @@ mod tests {
             ("verbs_gid", "3"),
             ("verbs_mtu", "2048"),
             ("verbs_on_demand", "yes"),
+            ("verbs_rails", "2"),
         ]);
         assert_eq!(complaints, Vec::<String>::new());
         let options = verbs::Options {
@@ -150,6 +151,7 @@ mod tests {
             gid: Some(3),
             mtu: Some(2048),
             on_demand: true,
+            rails: 2,
             ..verbs::Options::default()
         };
         assert_eq!(p.links.verbs, Some(options));

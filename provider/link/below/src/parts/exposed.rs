@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hmem::{Caps, Span};
 use link_api::{PeerId, Region};
 
-use crate::network::{Below, Dest, Lease};
+use crate::network::{Below, Dest, Lease, RAILS, RailsWith};
 use crate::published::Entry;
 
 /// A registration.
@@ -70,12 +70,12 @@ impl Exposed {
     }
 
     /// What to answer a peer that has requested a key. `reaches`: whether the network may access
-    /// this memory.
+    /// this memory; `stripes`: from how many bytes on it is accessed in parts.
     pub(crate) fn answer<F: Below>(
         &mut self,
         below: &mut F,
         reaches: impl FnOnce(&F, &Span) -> bool,
-        (to, dest): (PeerId, Dest),
+        (to, dest, stripes): (PeerId, Dest, usize),
         key: u64,
     ) -> Option<Entry> {
         let own = self.all.get_mut(&key).filter(|own| !own.region.target_must_observe && !own.is_refused)?;
@@ -85,12 +85,19 @@ impl Exposed {
             own.is_refused = own.lease.is_none();
         }
         let lease = own.lease.as_ref()?;
-        let key = below.admit(dest, lease, own.region.read, own.region.write)?;
+        let (read, write, is_long) = (own.region.read, own.region.write, own.span.len() >= stripes);
+        let is_long = is_long && !own.span.can(Caps::DEVICE);
+        if is_long && below.rails(dest) == RailsWith::Awaited {
+            return None;
+        }
+        let key = below.admit(dest, lease, read, write)?;
+        let further =
+            if is_long { below.stripe(dest, lease.number, own.span, read, write) } else { [0; RAILS] };
         if !own.known_to.contains(&to) {
             own.known_to.push(to);
         }
         let atomics = !own.span.can(Caps::DEVICE);
-        Some(Entry { region: own.region, number: own.number, key, base: lease.base, atomics })
+        Some(Entry { region: own.region, number: own.number, key, base: lease.base, further, atomics })
     }
 
     /// A peer accesses the version of this number no more.

@@ -38,6 +38,8 @@ pub(crate) struct Op {
     /// Pieces that are under way.
     pub(crate) flying: usize,
     pub(crate) ended: Ended,
+    /// It writes by more than one connection: what is sent by the first overtakes parts of it.
+    pub(crate) spread: bool,
     /// Its end is not reported.
     pub(crate) mute: bool,
     /// It is to be over, and is ended if it is not by then.
@@ -83,6 +85,8 @@ pub(crate) struct Reading {
     /// There are writes, too.
     writes: bool,
     ops: Vec<Op>,
+    /// How many of these are spread.
+    spread: usize,
     /// Requests that peers have taken back, which are answered when no memory is accessed by them any more.
     leaving: Vec<(PeerId, u64)>,
     /// How many were started.
@@ -101,6 +105,7 @@ impl Reading {
             most,
             writes: writes && most.is_some(),
             ops: Vec::new(),
+            spread: 0,
             leaving: Vec::new(),
             number: 0,
             stash: VecDeque::new(),
@@ -113,6 +118,13 @@ impl Reading {
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         self.ops.iter().any(|op| !op.queue.is_empty() || op.until.is_some())
+    }
+
+    /// Whether messages to a peer are to wait, which would overtake what is written there.
+    #[inline]
+    pub(crate) fn holds(&self, peer: PeerId) -> bool {
+        let is_one = |op: &Op| op.spread && op.peer == peer && !op.is_over();
+        self.spread > 0 && self.ops.iter().any(is_one)
     }
 
     /// Longest one, if there are any.
@@ -194,6 +206,7 @@ impl Reading {
             }
         }
         let is_over = op.is_over();
+        self.spread += usize::from(op.spread);
         self.ops.push(op);
         is_long && self.post(below) || is_over
     }
@@ -254,9 +267,13 @@ impl Reading {
 
     /// Removes those that are over; each that is to be reported is, with its outcome.
     pub(crate) fn remove_over(&mut self, mut report: impl FnMut(OpId, Ended)) {
+        let spread = &mut self.spread;
         self.ops.retain(|op| {
-            if op.is_over() && !op.mute {
-                report(op.id, op.ended);
+            if op.is_over() {
+                *spread -= usize::from(op.spread);
+                if !op.mute {
+                    report(op.id, op.ended);
+                }
             }
             !op.is_over()
         });

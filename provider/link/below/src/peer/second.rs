@@ -1,48 +1,44 @@
-//! What two ends say of a second connection.
+//! What two ends say of further connections.
 
-/// A second connection with a peer, besides the first.
+use std::collections::VecDeque;
+
+/// Further connections with a peer, besides the first.
 #[derive(Debug, Default)]
 pub(crate) struct Second {
-    /// Both ends can have one.
+    /// Both ends can have a second one; and rails.
     may: bool,
-    /// What is to be announced of it.
-    due: Option<Vec<u8>>,
-    /// It was announced, and the peer has said nothing of its own yet.
-    awaits_peer: bool,
+    may_rails: bool,
+    /// What is to be announced of them.
+    due: VecDeque<Vec<u8>>,
 }
 
 impl Second {
-    pub(crate) fn set_may(&mut self, may: bool) {
-        self.may = may;
+    pub(crate) fn set_may(&mut self, may: bool, may_rails: bool) {
+        (self.may, self.may_rails) = (may, may && may_rails);
     }
 
-    /// Whether both ends can have one.
+    /// Whether both ends can have a second one.
     #[inline]
     pub(crate) fn may(&self) -> bool {
         self.may
     }
 
-    /// This is to be announced, and the peer says something of its own then, if it has not.
-    pub(crate) fn owe(&mut self, address: Vec<u8>) {
-        (self.due, self.awaits_peer) = (Some(address), true);
+    /// Whether both ends can have rails.
+    pub(crate) fn may_rails(&self) -> bool {
+        self.may_rails
     }
 
-    /// What is to be announced, which is announced now.
+    /// This is to be announced.
+    pub(crate) fn owe(&mut self, address: Vec<u8>) {
+        self.due.push_back(address);
+    }
+
+    /// What is to be announced next, which is announced now.
     pub(crate) fn take_due(&mut self) -> Option<Vec<u8>> {
-        self.due.take()
+        self.due.pop_front()
     }
 
     pub(crate) fn is_due(&self) -> bool {
-        self.due.is_some()
-    }
-
-    /// The peer has said something of its own.
-    pub(crate) fn hear(&mut self) {
-        self.awaits_peer = false;
-    }
-
-    /// Whether something is to be said, or heard.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.is_due() || self.awaits_peer
+        !self.due.is_empty()
     }
 }

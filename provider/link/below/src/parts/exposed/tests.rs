@@ -1,5 +1,5 @@
-//! How a registration is published, accessed and taken back, explored: whatever is delivered when, an access that
-//! is under way is of a registration that is there.
+//! How a registration is published, accessed and taken back, explored: whatever is delivered when, an access
+//! that is under way is of a registration that is there.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -121,7 +121,7 @@ impl Both {
         match self.to_owner.pop_front() {
             Some(Note::Ask) => {
                 let below = self.below.as_mut().expect("a network");
-                let entry = self.owner.answer(below, |_, _| true, (PEER, Dest(0)), KEY);
+                let entry = self.owner.answer(below, |_, _| true, (PEER, Dest(0), usize::MAX), KEY);
                 self.to_initiator.push_back(Note::Region(entry));
             }
             Some(Note::Left(number)) => {
@@ -184,8 +184,8 @@ impl Both {
     }
 }
 
-/// All that may happen in so many steps, from here on: whether every state is sound. Those with an access under
-/// way are counted.
+/// All that may happen in so many steps, from here on: whether every state is sound. Those with an access
+/// under way are counted.
 fn explore(both: &Both, steps: usize, accesses: &mut u64) -> bool {
     if !both.is_sound() {
         return false;
