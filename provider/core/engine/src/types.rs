@@ -79,8 +79,8 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What a completion is of. A provider whose interface has a bit for each of these passes them on as they are,
-    /// where the values are the same.
+    /// What a completion is of. A provider whose interface has a bit for each of these passes them on as they
+    /// are, where the values are the same.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct What: u32 {
         /// Message without a tag.

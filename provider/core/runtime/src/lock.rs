@@ -26,8 +26,8 @@ const KEPT: u32 = 2;
 const PARKED: u32 = 4;
 /// A panic has been inside: no thread may enter any more.
 const DEAD: u32 = 8;
-/// `FREE` and `HELD` of a lock whose callers serialize. Such a lock is entered and left by one comparison, which
-/// says at once that it is of that sort and that no thread is in.
+/// `FREE` and `HELD` of a lock whose callers serialize. Such a lock is entered and left by one comparison,
+/// which says at once that it is of that sort and that no thread is in.
 const OPEN: u32 = 16;
 const IN: u32 = 17;
 

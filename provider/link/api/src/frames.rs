@@ -185,8 +185,8 @@ pub trait FrameLink: Link {
         self.copy_out(frame, off, dst, doff, len)
     }
 
-    /// Copies all bytes from `off` on out of the frame, which was handed out last, to the beginning of `dst` and
-    /// gives it back, if that takes no more than a copy; else `false`, and [`FrameLink::copy_out`] and
+    /// Copies all bytes from `off` on out of the frame, which was handed out last, to the beginning of `dst`
+    /// and gives it back, if that takes no more than a copy; else `false`, and [`FrameLink::copy_out`] and
     /// [`FrameLink::release`] are the way.
     #[inline]
     fn take(&mut self, _frame: &Frame, _off: usize, _dst: Span) -> bool {

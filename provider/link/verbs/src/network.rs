@@ -17,7 +17,8 @@ use crate::joining::Joining;
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::rails::first_of;
 use crate::receives::CHUNK;
-use crate::remote::{Accesses, reaches, ways};
+use crate::registered::{reaches, ways};
+use crate::remote::Accesses;
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
 use crate::used::{Used, end_registration, end_request};
 

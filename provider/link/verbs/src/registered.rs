@@ -5,11 +5,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use hmem::client::any_serves_devices;
 use hmem::registry::AdapterWrites;
 use hmem::share::find_dmabuf;
 use hmem::{Caps, Kind, Span, registry};
 use rdma_sys::{Access, Bind, Breaker, Dmabuf, Mr, Mw, PEER_MEMORY, Pd, has_peer_memory, ibv_sge};
-use register::{Device, Uses, Way};
+use register::{Device, Registry, Uses, Way};
 
 mod client;
 
@@ -17,6 +18,32 @@ use client::{ClientMr, iova};
 
 use crate::probe::{Own, Probe};
 use crate::status::refused;
+
+/// Whether memory may be registered in a domain of a peer's alone.
+pub(crate) fn may_be_apart(span: &Span) -> bool {
+    Way::ALL.into_iter().any(|way| way.is_apart() && way.is_for(span))
+}
+
+/// Whether the adapter may use memory of a kind, as far as is known: of a device, if some way is left.
+pub(crate) fn reaches(kind: Kind, may: impl FnOnce() -> bool) -> bool {
+    match kind {
+        Kind::System => true,
+        Kind::Cuda | Kind::Rocr | Kind::Ze => may(),
+        Kind::Client => any_serves_devices() && may(),
+        _ => false,
+    }
+}
+
+/// By which ways memory was registered: the host's where that was refused, and devices'.
+pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
+    let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Client].into_iter();
+    let all = kinds.flat_map(|kind| [false, true].map(|for_peers| registered.describe(kind, for_peers)));
+    let is_shown = |text: &String| {
+        let named = [Way::OnDemand, Way::Own].map(Way::name);
+        !text.starts_with("System") || text.contains("(not ") || named.iter().any(|name| text.contains(name))
+    };
+    all.flatten().filter(is_shown).collect::<Vec<_>>().join(", ")
+}
 
 /// What ends a registration.
 #[derive(Debug)]

@@ -10,17 +10,16 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use below::{Dest, Keys, Lease, NotSent, Piece, RAILS, Stop};
-use hmem::client::any_serves_devices;
-use hmem::{Caps, Kind, Span};
+use hmem::{Caps, Span};
 use link_api::{Once, Way};
 use rdma_sys::{Mw, ibv_sge};
-use register::{Registry, Uses};
+use register::Uses;
 
 use crate::bounces::EACH;
 use crate::joining::Joining;
 use crate::pair::{Access, Pair, Posted, Verb};
 use crate::rails::{first_of, rail_of};
-use crate::registered::{Adapter, Key};
+use crate::registered::{Key, may_be_apart};
 use crate::seconds::{Domain, Publication, SECOND};
 use crate::state::{MOST_INLINE, Objects, Verbs};
 use crate::used::Used;
@@ -106,32 +105,6 @@ impl Objects {
         let _ = self.registered.let_go(number);
         Ok((number, bytes))
     }
-}
-
-/// Whether memory may be registered in a domain of a peer's alone.
-pub(crate) fn may_be_apart(span: &Span) -> bool {
-    register::Way::ALL.into_iter().any(|way| way.is_apart() && way.is_for(span))
-}
-
-/// Whether the adapter may use memory of a kind, as far as is known: of a device, if some way is left.
-pub(crate) fn reaches(kind: Kind, may: impl FnOnce() -> bool) -> bool {
-    match kind {
-        Kind::System => true,
-        Kind::Cuda | Kind::Rocr | Kind::Ze => may(),
-        Kind::Client => any_serves_devices() && may(),
-        _ => false,
-    }
-}
-
-/// By which ways memory was registered: the host's where that was refused, and devices'.
-pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
-    let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Client].into_iter();
-    let all = kinds.flat_map(|kind| [false, true].map(|for_peers| registered.describe(kind, for_peers)));
-    let is_shown = |text: &String| {
-        let named = [register::Way::OnDemand, register::Way::Own].map(register::Way::name);
-        !text.starts_with("System") || text.contains("(not ") || named.iter().any(|name| text.contains(name))
-    };
-    all.flatten().filter(is_shown).collect::<Vec<_>>().join(", ")
 }
 
 /// Memory of peers, and of this side for them.

@@ -53,8 +53,8 @@ pub use device::staging::Leaving;
 pub(crate) use forgotten::forget;
 use link_api::{Allow, Budget, FrameSource, Hint, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
 
-/// What short messages touch is together: it comes first in each of these, and in what they are made of. The link
-/// is dropped before the memory that devices copy to and from for it.
+/// What short messages touch is together: it comes first in each of these, and in what they are made of. The
+/// link is dropped before the memory that devices copy to and from for it.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Endpoint<L> {
@@ -100,8 +100,8 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A receive was posted that names this peer, which may never come, or be gone as far as is known;
-    /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted. Where something else is under way, answers of
-    /// any peer may be waited for.
+    /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted. Where something else is under way,
+    /// answers of any peer may be waited for.
     #[inline(always)]
     pub(crate) fn expect_from(&mut self, core: &mut Core, from: FiAddr, only: bool) {
         let Some(peer) = self.net.routed(from) else { return self.net.link.hint(Hint::ReceiveFrom(None)) };

@@ -142,8 +142,8 @@ impl CqFid {
         Ok(n)
     }
 
-    /// Goes on behind the first poll of a read, which has found this: up to how many messages the read has taken,
-    /// or `None` if there is none and the general way is to look.
+    /// Goes on behind the first poll of a read, which has found this: up to how many messages the read has
+    /// taken, or `None` if there is none and the general way is to look.
     ///
     /// # Safety
     /// As for [`CqFid::read`], `most` in the place of `count`.

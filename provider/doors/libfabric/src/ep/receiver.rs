@@ -27,8 +27,8 @@ pub(super) struct Rx<'a> {
     pub any: AnySource,
 }
 
-/// Whether a source address counts, which it does only with FI_DIRECTED_RECV: of tagged receives, and of others. A
-/// word to add to the source: none, or all of its bits, as [`ADDR_UNSPEC`] has.
+/// Whether a source address counts, which it does only with FI_DIRECTED_RECV: of tagged receives, and of
+/// others. A word to add to the source: none, or all of its bits, as [`ADDR_UNSPEC`] has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnySource {
     tagged: FiAddr,

@@ -139,7 +139,8 @@ impl Channels {
         match inb.rx.peek() {
             Ok(None) => None,
             Ok(Some(len)) => {
-                // SAFETY: the ring stays mapped while it is the peer's, and where that ends its frame is lost.
+                // SAFETY: the ring stays mapped while it is the peer's, and where that ends its frame is
+                // lost.
                 unsafe { self.rings.hold(id, inb.rx.word(), len) };
                 Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }))
             }

@@ -199,8 +199,8 @@ impl FrameLink for ShmLink {
     fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
         const { assert!(N <= ring::SHORT) };
         let (first, len) = self.channels.rings.frame_of(frame.from.0)?;
-        // SAFETY: so many bytes of the frame are there; whatever a peer may write to them meanwhile, any bytes are
-        // a value.
+        // SAFETY: so many bytes of the frame are there; whatever a peer may write to them meanwhile, any
+        // bytes are a value.
         (len >= N).then(|| unsafe { first.cast::<[u8; N]>().read_unaligned() })
     }
 
@@ -258,8 +258,8 @@ impl FrameLink for ShmLink {
         }
         let inb = self.channels.peers.get_mut(id).and_then(|peer| peer.inb.as_mut());
         let Some(inb) = inb else { return false };
-        // SAFETY: so many bytes are behind `off`, all of them at `first`, and are not the sender's until the frame
-        // is given back. The span is valid for writes by its invariant, and has as many.
+        // SAFETY: so many bytes are behind `off`, all of them at `first`, and are not the sender's until the
+        // frame is given back. The span is valid for writes by its invariant, and has as many.
         unsafe { segment::copy(first.add(off), dst.as_ptr(), len) };
         inb.advance_line();
         if id != self.channels.rings.sole() {

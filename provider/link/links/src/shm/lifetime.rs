@@ -121,7 +121,8 @@ impl Channels {
         if let Some(inb) = &mut peer.inb {
             if inb.has_unread() {
                 if let Ok(Some(len)) = inb.rx.peek() {
-                    // SAFETY: the ring stays mapped while it is the peer's, and where that ends its frame is lost.
+                    // SAFETY: the ring stays mapped while it is the peer's, and where that ends its frame is
+                    // lost.
                     unsafe { self.rings.hold(id, inb.rx.word(), len) };
                     return Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }));
                 }

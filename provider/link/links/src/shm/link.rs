@@ -186,8 +186,8 @@ impl ShmLink {
         self.send_connected(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
     }
 
-    /// [`FrameLink::take`](link_api::FrameLink::take) of the frame at hand, of this peer, where it has more than one
-    /// line.
+    /// [`FrameLink::take`](link_api::FrameLink::take) of the frame at hand, of this peer, where it has more
+    /// than one line.
     ///
     /// # Safety
     /// `dst` is valid for writes of `len` bytes.
@@ -197,8 +197,8 @@ impl ShmLink {
             return false;
         };
         let Some(at) = inb.rx.straight(off, len) else { return false };
-        // SAFETY: the caller's promise; the place in the ring was found by `straight`, and the frame is ours until
-        // it is given back.
+        // SAFETY: the caller's promise; the place in the ring was found by `straight`, and the frame is ours
+        // until it is given back.
         unsafe { inb.rx.mem().get(at, dst, len) };
         inb.advance();
         if id != self.channels.rings.sole() {

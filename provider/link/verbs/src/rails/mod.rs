@@ -16,7 +16,8 @@ use rdma_sys::ibv_sge;
 use crate::address::Address;
 use crate::joining::Joining;
 use crate::pair::{Access, Posted, State, Verb};
-use crate::remote::{Accesses, may_be_apart};
+use crate::registered::may_be_apart;
+use crate::remote::Accesses;
 use crate::state::Verbs;
 
 mod ports;

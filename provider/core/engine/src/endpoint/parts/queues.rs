@@ -9,8 +9,8 @@ use crate::endpoint::parts::request::{Unbegun, Unsent};
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(in crate::endpoint) struct Queues {
-    /// Not 0 if there is anything in one of those below, but for `in_flight` and `unsent`: in one word, which each call
-    /// of progress tests.
+    /// Not 0 if there is anything in one of those below, but for `in_flight` and `unsent`: in one word, which
+    /// each call of progress tests.
     any: usize,
     /// Requests with frames to send, or with bytes on their way to a device.
     streams: VecDeque<u64>,

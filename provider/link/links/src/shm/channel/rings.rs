@@ -141,16 +141,16 @@ impl Rings {
     /// A frame of this peer is handed out, whose record begins with this word.
     ///
     /// # Safety
-    /// The word stays mapped until the frame is given back or [`Rings::lose`] is called, and with it as many bytes
-    /// behind it, up to [`SHORT`].
+    /// The word stays mapped until the frame is given back or [`Rings::lose`] is called, and with it as many
+    /// bytes behind it, up to [`SHORT`].
     #[inline(always)]
     pub(in crate::shm) unsafe fn hold(&mut self, id: u32, word: &AtomicU32, len: usize) {
         self.held = id;
         self.record = Held { word: word.into(), len };
     }
 
-    /// Where the frame at hand of this peer begins, and its length: its first [`SHORT`] bytes are there, or all of
-    /// them where it has fewer.
+    /// Where the frame at hand of this peer begins, and its length: its first [`SHORT`] bytes are there, or
+    /// all of them where it has fewer.
     #[inline(always)]
     pub(in crate::shm) fn frame_of(&self, id: u32) -> Option<(*mut u8, usize)> {
         let Held { word, len } = self.record;
