@@ -113,7 +113,20 @@ fn write_parts(dst: &[Span], off: usize, src: &[u8]) -> usize {
 
 /// Reads into `dst` from byte `off` of `src` on; returns how many bytes there were (fewer where a
 /// device failed, or memory is gone).
+#[inline]
 pub fn read(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
+    // As in `write`.
+    if let [s] = src {
+        if let Some(s) = s.part(off, dst.len()).filter(|s| s.is_plain()) {
+            // SAFETY: valid by `Span`'s invariant; `dst` is a slice of as many bytes.
+            unsafe { copy_bytes(s.as_ptr(), dst.as_mut_ptr(), dst.len()) }
+            return dst.len();
+        }
+    }
+    read_parts(src, off, dst)
+}
+
+fn read_parts(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
     let out = dst.as_mut_ptr();
     walk(src, off, dst.len(), |s, done| {
         // SAFETY: as in `write`, with the roles exchanged.

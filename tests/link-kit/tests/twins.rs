@@ -83,6 +83,8 @@ twins! {
     HoldsNothing: MemHarness frames::a_frame_stays_until_it_is_given_back "at hand has changed";
     HasAlwaysRoom: MemHarness frames::there_is_room_to_spare_until_much_is_under_way "nothing more finds room";
     LosesFrameLookedAt: MemHarness polls::all_ways_to_poll_together_lose_nothing "is next";
+    SaysNothingOfEnds:
+        MemHarness polls::a_poll_finds_the_rest_where_the_quick_way_says_unknown "waited in vain: all frames and";
     LosesFramePutBack: MemHarness polls::all_ways_to_poll_together_lose_nothing "is next";
     LooksAtAnyPeer: MemHarness polls::frames_of_one_peer_are_those_of_that_peer "a frame of another peer";
     HasAlwaysFrames: MemHarness polls::a_link_that_is_said_to_have_frames_has_one "all frames were taken";

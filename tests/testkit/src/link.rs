@@ -383,7 +383,7 @@ impl FrameLink for MemLink {
 
     fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
         match of {
-            FrameSource::Any => self.poll_any(),
+            FrameSource::Any | FrameSource::AnyAtHand => self.poll_any(),
             FrameSource::Only(from) => self.poll_only(from),
             FrameSource::Next(from) => {
                 assert!(self.held.is_none(), "polled before the last frame was released");

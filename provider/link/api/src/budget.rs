@@ -33,11 +33,13 @@ impl Budget {
         self.0.most.store(bytes, Relaxed);
     }
 
+    #[inline]
     fn most(&self) -> usize {
         self.0.most.load(Relaxed)
     }
 
     /// Bytes that are taken up.
+    #[inline]
     pub fn used(&self) -> usize {
         self.0.used.load(Relaxed)
     }
@@ -56,10 +58,16 @@ pub struct Reservation {
 }
 
 impl Reservation {
+    /// Whether so many bytes more are there.
+    #[inline]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.of.most().saturating_sub(self.of.used()) >= bytes
+    }
+
     /// Takes up so many bytes more, if they are there.
     #[inline]
     pub fn try_add(&mut self, bytes: usize) -> bool {
-        let is_room = self.of.most().saturating_sub(self.of.used()) >= bytes;
+        let is_room = self.has_room(bytes);
         if is_room {
             self.add(bytes);
         }

@@ -87,6 +87,9 @@ pub enum FrameSource {
     /// Those of all peers. Unless the answer is [`PollFrame::Unknown`] the call counts for a
     /// [`FrameLink::poll`], which then need not be called.
     Any,
+    /// As [`FrameSource::Any`], of links alone that look without a system call. [`PollFrame::Nothing`]: none
+    /// has a frame, or none was looked at. The call never counts for a [`FrameLink::poll`].
+    AnyAtHand,
     /// Those of this peer alone. A caller that has its frames so has to poll for those of other peers when
     /// the answer is [`PollFrame::Unknown`], which it is now and then.
     Only(PeerId),

@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 use hmem::{Span, total};
 use link_api::{
     Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote, InUse,
-    Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region,
-    RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused,
+    Region, RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -264,11 +264,23 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
     }
 
     fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
-        match of {
-            FrameSource::Next(from) if self.has_frames_of(from) => match self.next_out() {
-                Some(Event::Frame(frame)) => PollFrame::Frame(frame),
-                _ => PollFrame::Unknown,
-            },
+        let is_next = match of {
+            FrameSource::Next(from) => self.has_frames_of(from),
+            FrameSource::Any if self.net.sleep.is_armed() || self.net.sleep.is_vain() => false,
+            FrameSource::Any => {
+                self.net.sleep.disarm();
+                if self.net.inbox.is_empty() {
+                    self.poll_some();
+                }
+                if self.net.inbox.is_empty() {
+                    return PollFrame::Nothing;
+                }
+                self.net.inbox.is_next_frame()
+            }
+            FrameSource::AnyAtHand | FrameSource::Only(_) => false,
+        };
+        match if is_next { self.next_out() } else { None } {
+            Some(Event::Frame(frame)) => PollFrame::Frame(frame),
             _ => PollFrame::Unknown,
         }
     }
@@ -294,6 +306,15 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
         let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
         let n = rest.len().min(len).min(total(dst).saturating_sub(doff));
         hmem::write(dst, doff, &rest[..n])
+    }
+
+    fn land(&mut self, _frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        if to.is_some() {
+            debug_assert!(false, "no frame begins here");
+            return Landing::Over(false);
+        }
+        self.net.inbox.put_back();
+        Landing::Left
     }
 
     fn release(&mut self, _frame: Frame) {

@@ -24,6 +24,7 @@ pub enum Flaw {
     HoldsNothing,
     HasAlwaysRoom,
     LosesFrameLookedAt,
+    SaysNothingOfEnds,
     LosesFramePutBack,
     LooksAtAnyPeer,
     HasAlwaysFrames,
@@ -82,7 +83,7 @@ impl Flaw {
     pub(super) fn shows_by_waiting(self) -> bool {
         use Flaw::*;
         let wakes = [SleepsInSpiteOfFrames, LosesWakeUps, NeverSleeps, LosesWakeUpsSometimes];
-        let reports = [ReportsNoEnd, CutsNobodyOff, ExpectsNobody, DropsFrames];
+        let reports = [ReportsNoEnd, CutsNobodyOff, ExpectsNobody, DropsFrames, SaysNothingOfEnds];
         wakes.contains(&self) || reports.contains(&self)
     }
 }

@@ -159,6 +159,7 @@ impl<L: RmaLink> FrameLink for Broken<L> {
                 self.pump(false);
                 PollFrame::Unknown
             }
+            Some(Item::Other(_)) if self.flaw == Flaw::SaysNothingOfEnds => PollFrame::Nothing,
             Some(Item::Other(_)) => PollFrame::Unknown,
             Some(Item::Frame(..)) => match self.queue.pop_front() {
                 Some(Item::Frame(from, bytes)) if !self.shows(Flaw::LosesFrameLookedAt, 3) => {

@@ -60,6 +60,7 @@ macro_rules! conform {
     } };
     (@ polls $new:expr) => { $crate::conform! { @@ polls $new;
         all_ways_to_poll_together_lose_nothing
+        a_poll_finds_the_rest_where_the_quick_way_says_unknown
         frames_of_one_peer_are_those_of_that_peer
         a_link_that_is_said_to_have_frames_has_one
     } };

@@ -91,6 +91,72 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
     h.quiet(&mut b);
 }
 
+/// [`FrameSource::Any`]: a caller that calls [`poll`](link_api::FrameLink::poll) only behind
+/// [`PollFrame::Unknown`] gets the frames of a peer that streams, of one that connects meanwhile and of one
+/// that calls an idle endpoint, and hears of an end.
+pub fn a_poll_finds_the_rest_where_the_quick_way_says_unknown<H: Harness>(h: &mut H) {
+    const FRAMES: usize = 200;
+    let Three { mut b, senders: [(mut a, a_to_b), (c, c_to_b)], known: [from_a, from_c] } = three(h);
+    let (mut d, mut e) = (h.open(), h.open());
+    let (d_to_b, from_d) = (d.peer(&b.addr()), b.peer(&d.addr()));
+    let (e_to_b, from_e) = (e.peer(&b.addr()), b.peer(&e.addr()));
+    let (mut c, mut sent, mut got) = (Some(c), [0; 4], [0; 4]);
+    let mut is_c_over = false;
+    h.until("all frames and the end", |h| {
+        // The first one streams until the others have been heard.
+        let heard = is_c_over && got[2] == 1;
+        while !heard || sent[0] < FRAMES {
+            match a.send(a_to_b, &frame(0, sent[0]), &[], 0, 0) {
+                Ok(_) => sent[0] += 1,
+                Err(why) => {
+                    assert_eq!(why, Refused::Busy);
+                    break;
+                }
+            }
+            if sent[0] % 20 == 0 {
+                break;
+            }
+        }
+        if let Some(mut link) = c.take_if(|_| got[0] > FRAMES / 4) {
+            h.say(&mut link, c_to_b, &frame(1, 0));
+            sent[1] = 1;
+            h.end(link);
+        }
+        if sent[2] == 0 && got[0] > FRAMES / 2 {
+            sent[2] = usize::from(d.send(d_to_b, &frame(2, 0), &[], 0, 0).is_ok());
+        }
+        if sent[3] == 0 && heard && got[0] == sent[0] {
+            sent[3] = usize::from(e.send(e_to_b, &frame(3, 0), &[], 0, 0).is_ok());
+        }
+        for link in [&mut a, &mut d, &mut e] {
+            assert!(next(link).is_none(), "nothing was sent to a sender");
+        }
+        for _ in 0..20 {
+            let frame_of = match b.poll_frame(FrameSource::Any) {
+                PollFrame::Frame(f) => Some(f),
+                PollFrame::Nothing => None,
+                PollFrame::Unknown => match next(&mut b) {
+                    Some(Event::Frame(f)) => Some(f),
+                    Some(Event::Closed(peer, _)) => {
+                        assert_eq!((peer, got[1], is_c_over), (from_c, 1, false), "the end of a peer");
+                        is_c_over = true;
+                        None
+                    }
+                    None => None,
+                    other => panic!("no frame, but {other:?}"),
+                },
+            };
+            let Some(f) = frame_of else { continue };
+            let of = [from_a, from_c, from_d, from_e].iter().position(|p| *p == f.from).expect("one of them");
+            let (_, bytes) = taken(&mut b, f);
+            assert!(bytes == frame(of, got[of]), "frame {} of sender {of} is next", got[of]);
+            got[of] += 1;
+        }
+        is_c_over && got[0] == sent[0] && got[1..] == [1; 3]
+    });
+    h.quiet(&mut b);
+}
+
 /// What [`FrameSource::Next`] gives is of the peer that was named.
 pub fn frames_of_one_peer_are_those_of_that_peer<H: Harness>(h: &mut H) {
     let Three { mut b, mut senders, known } = three(h);

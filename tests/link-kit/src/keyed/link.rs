@@ -354,7 +354,7 @@ impl FrameLink for KeyedLink {
     fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
         match of {
             FrameSource::Any => {}
-            FrameSource::Only(_) => return PollFrame::Unknown,
+            FrameSource::AnyAtHand | FrameSource::Only(_) => return PollFrame::Unknown,
             FrameSource::Next(from) => {
                 if self.peers[from.0 as usize].cut || !self.has_frames_of(from) {
                     return PollFrame::Unknown;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Direct, Event, Frame, FrameLink, FrameSource, HandleNote, InUse, Link, NoDirect,
-    OpId, Parting, Path, PeerId, PollFrame, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting,
-    SleepLink, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Direct, Event, Frame, FrameLink, FrameSource, HandleNote, InUse, LandAt,
+    Landing, Link, NoDirect, OpId, Parting, Path, PeerId, PollFrame, Refused, Region, RegionVersion, Revoke,
+    RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle};
 
@@ -103,7 +103,7 @@ impl<L: FrameLink> FrameLink for Driven<L> {
     }
 
     fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
-        self.with(|l| if let FrameSource::Next(_) = of { l.poll_frame(of) } else { PollFrame::Unknown })
+        self.with(|l| l.poll_frame(of))
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {
@@ -116,6 +116,10 @@ impl<L: FrameLink> FrameLink for Driven<L> {
 
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         self.with(|l| l.copy_out(frame, off, dst, doff, len))
+    }
+
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        self.with(|l| l.land(frame, to))
     }
 
     fn release(&mut self, frame: Frame) {

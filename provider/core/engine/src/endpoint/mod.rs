@@ -132,7 +132,7 @@ impl<L: RmaLink> Endpoint<L> {
             }
             _ => self.net.link.hint(Hint::ReceiveFrom(None)),
         }
-        let frame = match self.net.link.poll_frame(FrameSource::Any) {
+        let frame = match self.net.link.poll_frame(FrameSource::AnyAtHand) {
             PollFrame::Frame(frame) => frame,
             PollFrame::Nothing => {
                 plain::waited(core, self.bind.rx());

@@ -118,6 +118,26 @@ impl Inbox {
         }
     }
 
+    /// Whether the next event is a frame.
+    #[inline]
+    pub(crate) fn is_next_frame(&self) -> bool {
+        matches!(self.queue.front(), Some(Out::Frame(..) | Out::Base(_)))
+    }
+
+    /// The frame at hand is the next one again.
+    pub(crate) fn put_back(&mut self) {
+        match self.held.take() {
+            Some(Held::Fabric(peer, generation, came)) => {
+                self.queue.push_front(Out::Frame(peer, generation, came));
+            }
+            Some(Held::Base(frame)) => self.queue.push_front(Out::Base(frame)),
+            other => {
+                debug_assert!(false, "no frame is at hand, but {other:?}");
+                self.held = other;
+            }
+        }
+    }
+
     /// The end of this operation is not reported.
     pub(crate) fn drop_done(&mut self, op: OpId) {
         self.queue.retain(

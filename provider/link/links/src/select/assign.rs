@@ -124,7 +124,7 @@ impl Assign<'_> {
         len: usize,
     ) -> Result<Sent, Refused> {
         if let Some((at, id)) = self.routes.far_of(to) {
-            self.pace.hurry();
+            self.pace.hurry(self.shm.has_no_rings());
             let sent = self.further[at].send(id, head, body, off, len);
             if sent.is_ok() {
                 // A sender that receives nothing would else poll for callers at nearly each call.

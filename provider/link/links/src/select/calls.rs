@@ -67,7 +67,7 @@ impl Link for Links {
     fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         self.rest.wake();
         if let Some((at, id)) = self.routes.far_of(peer) {
-            self.pace.hurry();
+            self.pace.hurry(self.shm.has_no_rings());
             return self.further[at].connect(id, how);
         }
         match self.shm.connect(peer, how) {
@@ -139,8 +139,12 @@ impl FrameLink for Links {
             return self.shm.poll_frame(of);
         }
         if self.pace.step() {
-            let rests = of == FrameSource::Any && self.rests();
-            return if rests { PollFrame::Nothing } else { PollFrame::Unknown };
+            return match of {
+                FrameSource::Any => self.poll_frame_of_all(),
+                // Only a system call would find something, and that is left to the next poll.
+                FrameSource::AnyAtHand if self.shm.has_no_rings() => PollFrame::Nothing,
+                _ => PollFrame::Unknown,
+            };
         }
         let found = self.shm.poll_frame(of);
         self.pace.note_near(matches!(found, PollFrame::Frame(_)));

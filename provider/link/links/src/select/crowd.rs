@@ -20,8 +20,11 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// How long an endpoint had nothing before it is looked at together with others.
+/// How long an endpoint had nothing, by the clock, which one of [`CLOCK`] looks reads, before it is looked at
+/// together with others.
 pub(super) const QUIET: Duration = Duration::from_micros(250);
+/// While nothing comes, one of so many looks reads the clock.
+const CLOCK: u32 = 4;
 /// One of so many polls asks whether the endpoint is still armed.
 const ASKED: u32 = 16;
 /// How long another thread that opens an endpoint is waited for, and how often it is looked whether it has
@@ -192,8 +195,10 @@ pub(super) struct Member {
     polls: u32,
     /// The poller has the descriptor.
     is_added: bool,
-    /// Since when nothing has come.
+    /// Since when nothing has come, as far as is known; and looks that have found so since the clock was
+    /// read.
     since: Option<Instant>,
+    misses: u32,
 }
 
 impl Member {
@@ -213,6 +218,7 @@ impl Member {
             polls: 0,
             is_added: false,
             since: None,
+            misses: 0,
         })
     }
 
@@ -221,6 +227,11 @@ impl Member {
         if self.crowd.many.load(Ordering::Relaxed) < 2 {
             return false;
         }
+        self.misses += 1;
+        if self.misses < CLOCK {
+            return false;
+        }
+        self.misses = 0;
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         now.saturating_duration_since(since) >= QUIET
@@ -229,7 +240,7 @@ impl Member {
     /// Something has come, or is to come.
     #[inline]
     pub(super) fn wake(&mut self) {
-        (self.rests, self.since) = (false, None);
+        (self.rests, self.since, self.misses) = (false, None, 0);
     }
 
     #[inline(always)]

@@ -75,11 +75,15 @@ impl Further {
         self.links.iter_mut().map(|far| &mut far.link)
     }
 
-    /// Counts a poll of all links: whether shared memory is polled first, and with which further link the
+    /// Of the next poll of all links: whether shared memory is polled first, and with which further link the
     /// others begin.
-    pub(super) fn next_poll(&mut self) -> (bool, usize) {
-        self.polls = (self.polls + 1) % (2 * self.len());
+    pub(super) fn next_poll(&self) -> (bool, usize) {
         (self.polls % 2 == 0, self.polls / 2)
+    }
+
+    /// That poll has been made.
+    pub(super) fn note_polled(&mut self) {
+        self.polls = if self.polls + 1 < 2 * self.len() { self.polls + 1 } else { 0 };
     }
 
     /// The peer of this number of a link, if the link serves it.

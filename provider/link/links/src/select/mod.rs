@@ -32,8 +32,8 @@ use std::io;
 
 use hmem::Span;
 use link_api::{
-    Channel, Event, Frame, FrameLink as _, LandAt, Landing, Link as _, Parting, PeerId, Refused, Sent,
-    Setting, SleepLink as _, WaitFd,
+    Channel, Event, Frame, FrameLink as _, FrameSource, LandAt, Landing, Link as _, Parting, PeerId,
+    PollFrame, Refused, Sent, Setting, SleepLink as _, WaitFd,
 };
 
 use crate::shm::{Callers, OpenOptions, ShmLink};
@@ -218,6 +218,7 @@ impl Links {
         self.pace.polled(self.shm.clock());
         // One poll of a further link for each of shared memory, first one then the other.
         let (near_first, begin) = self.further.next_poll();
+        self.further.note_polled();
         if near_first {
             if let Some(event) = self.poll_near() {
                 return Some(event);
@@ -226,9 +227,7 @@ impl Links {
         let links = self.further.len();
         for step in 0..links {
             if let Some(event) = self.assign().poll((begin + step) % links) {
-                self.pace.found();
-                self.rest.wake();
-                self.shm.set_patient();
+                self.found_far();
                 // What became known with it comes first.
                 if let Some(first) = self.events.pop_front() {
                     self.events.push_back(event);
@@ -237,17 +236,123 @@ impl Links {
                 return Some(event);
             }
         }
-        self.pace.missed();
-        if self.further.each_mut().any(|link| link.has_met()) {
-            // The other side's next word is on its way, as a rule.
-            self.pace.hurry();
-            self.pace.poll_next();
-        }
+        self.missed_far();
         let event = if near_first { None } else { self.poll_near() };
         if event.is_none() {
             self.rest_if_quiet();
         }
         event
+    }
+
+    /// The next frame of any link, by what [`Links::poll_all`] would look at first. Where only that finds
+    /// out, it looks at the links in the same order.
+    #[cold]
+    #[inline(never)]
+    fn poll_frame_of_all(&mut self) -> PollFrame {
+        let found = self.poll_frame_of_each();
+        if !matches!(found, PollFrame::Unknown) {
+            self.further.note_polled();
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn poll_frame_of_each(&mut self) -> PollFrame {
+        if !self.events.is_empty() {
+            return PollFrame::Unknown;
+        }
+        if self.rests() {
+            return PollFrame::Nothing;
+        }
+        let (near_first, begin) = self.further.next_poll();
+        if near_first {
+            let found = self.poll_frame_near();
+            if !matches!(found, PollFrame::Nothing) {
+                return found;
+            }
+        }
+        let links = self.further.len();
+        for step in begin..begin + links {
+            let at = if step < links { step } else { step - links };
+            match self.further[at].poll_frame(FrameSource::Any) {
+                PollFrame::Nothing => {}
+                PollFrame::Frame(frame) => return self.found_frame(at, frame),
+                PollFrame::Unknown => return PollFrame::Unknown,
+            }
+        }
+        self.pace.polled(self.shm.clock());
+        self.missed_far();
+        let found = if near_first { PollFrame::Nothing } else { self.poll_frame_near() };
+        if let PollFrame::Nothing = found {
+            self.rest_if_quiet();
+        }
+        found
+    }
+
+    /// A further link has a frame. Where its peer is not served by that link yet, a poll hands it out behind
+    /// what became known with it.
+    #[inline(always)]
+    fn found_frame(&mut self, at: usize, frame: Frame) -> PollFrame {
+        let Some(from) = self.further.served(at, frame.from) else { return self.found_other(at, frame) };
+        self.pace.polled(self.shm.clock());
+        self.found_far();
+        let slot = route::tagged(at, frame.slot);
+        PollFrame::Frame(Frame { from: from.peer(), len: frame.len, slot })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn found_other(&mut self, at: usize, frame: Frame) -> PollFrame {
+        if let Some(event) = self.assign().of_frame(at, frame) {
+            self.pace.polled(self.shm.clock());
+            self.found_far();
+            self.events.push_back(event);
+        }
+        PollFrame::Unknown
+    }
+
+    /// The next frame by shared memory, whose poll is quick, or is due.
+    #[inline(always)]
+    fn poll_frame_near(&mut self) -> PollFrame {
+        if self.shm.has_no_rings() {
+            return if self.shm.count_quick() { PollFrame::Nothing } else { self.poll_frame_slowly() };
+        }
+        let found = self.shm.poll_frame(FrameSource::Any);
+        self.pace.note_near(matches!(found, PollFrame::Frame(_)));
+        found
+    }
+
+    /// The same, of a poll of shared memory that has more to do.
+    #[cold]
+    #[inline(never)]
+    fn poll_frame_slowly(&mut self) -> PollFrame {
+        match self.poll_near() {
+            None => PollFrame::Nothing,
+            Some(Event::Frame(frame)) => PollFrame::Frame(frame),
+            Some(event) => {
+                self.events.push_back(event);
+                PollFrame::Unknown
+            }
+        }
+    }
+
+    /// A look at further links has found something.
+    #[inline]
+    fn found_far(&mut self) {
+        self.pace.found();
+        self.rest.wake();
+        self.shm.set_patient();
+    }
+
+    /// A look at further links has found nothing.
+    #[inline]
+    fn missed_far(&mut self) {
+        self.pace.missed();
+        if self.further.each_mut().any(|link| link.has_met()) {
+            // The other side's next word is on its way, as a rule.
+            self.pace.hurry(false);
+            self.pace.poll_next();
+        }
     }
 
     fn poll_near(&mut self) -> Option<Event> {
@@ -278,7 +383,7 @@ impl Links {
             return true;
         }
         self.rest.wake();
-        self.pace.hurry();
+        self.pace.hurry(false);
         self.pace.poll_next();
         false
     }

@@ -79,10 +79,11 @@ impl Pace {
         }
     }
 
-    /// An answer may come by a further link.
-    pub(super) fn hurry(&mut self) {
+    /// An answer may come by a further link. `only_far`: no peer has sent anything by shared memory, which
+    /// needs no polls of its own.
+    pub(super) fn hurry(&mut self, only_far: bool) {
         self.period = self.period.min(FEW);
-        self.rest = self.rest.min(self.period);
+        self.rest = if only_far && self.step > 0 { 0 } else { self.rest.min(self.period) };
     }
 
     /// The next poll is a look: it is that after a sleep.
@@ -98,7 +99,8 @@ impl Pace {
         self.period
     }
 
-    /// A look has found something. Shared memory has its turn before the next one.
+    /// A look has found something. Shared memory has its turn before the next one, and a caller that asks for
+    /// more at once does not wait for a system call, which mostly finds nothing.
     pub(super) fn found(&mut self) {
         (self.period, self.rest, self.near) = (self.period.min(FEW), 1, false);
     }
@@ -143,12 +145,13 @@ mod tests {
         assert_eq!((polls(&mut pace, true), polls(&mut pace, true)), (1024, 1024));
         let idle: Vec<u32> = (0..13).map(|_| polls(&mut pace, false)).collect();
         assert_eq!(idle, [1024, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 0]);
-        for soon in [Pace::hurry, Pace::found] {
+        let hurry: [fn(&mut Pace); 2] = [|pace| pace.hurry(false), |pace| pace.hurry(true)];
+        for (soon, until) in [(Pace::found as fn(&mut Pace), 1), (hurry[0], 1), (hurry[1], 0)] {
             for _ in 0..12 {
                 polls(&mut pace, true);
             }
             soon(&mut pace);
-            assert_eq!(polls(&mut pace, true), 1);
+            assert_eq!(polls(&mut pace, true), until);
         }
     }
 }

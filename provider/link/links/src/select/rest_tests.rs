@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use link_api::{Event, FrameLink as _, Link as _, Refused, Sent};
+use link_api::{Event, Frame, FrameLink as _, FrameSource, Link as _, PollFrame, Refused, Sent};
 use wire::session::JobKey;
 
 use super::Links;
@@ -45,12 +45,28 @@ fn rests(links: &Links) -> bool {
 fn settle(all: &mut [Links]) {
     until("all to rest", || {
         for (at, links) in all.iter_mut().enumerate() {
-            let quick = at % 2 == 0
-                && matches!(links.poll_frame(link_api::FrameSource::Any), link_api::PollFrame::Nothing);
+            let quick = at % 2 == 0 && matches!(links.poll_frame(FrameSource::Any), PollFrame::Nothing);
             assert!(quick || links.poll().is_none(), "nothing was sent");
         }
         all.iter().all(rests)
     });
+}
+
+/// What a poll finds, if that is a frame.
+fn slow_frame(links: &mut Links) -> Option<Frame> {
+    match links.poll() {
+        Some(Event::Frame(frame)) => Some(frame),
+        _ => None,
+    }
+}
+
+/// The same of the quick way, and a poll where that says that only a poll finds out.
+fn quick_frame(links: &mut Links) -> Option<Frame> {
+    match links.poll_frame(FrameSource::Any) {
+        PollFrame::Frame(frame) => Some(frame),
+        PollFrame::Nothing => None,
+        PollFrame::Unknown => slow_frame(links),
+    }
 }
 
 /// A frame from one to another of them, all of which are polled in turn.
@@ -180,4 +196,71 @@ fn each_step_of_a_connection_that_is_made_is_taken_by_the_next_poll() {
     }
     // The hello, the proof, the confirmation with what the peer is reached by, the frame.
     assert!(polls <= 4, "{polls} polls");
+}
+
+#[test]
+fn frames_of_shared_memory_make_looks_at_a_link_that_only_listens_rare_by_either_way_of_polling() {
+    for quick in [true, false] {
+        let (mut a, mut b) = (open(true), open(true));
+        let to_b = a.peer(&b.addr());
+        let mut got = 0;
+        until("all frames", || {
+            if let Err(why) = a.send(to_b, b"hello", &[], 0, 0) {
+                assert_eq!(why, Refused::Busy);
+            }
+            a.poll();
+            let frame = if quick { quick_frame(&mut b) } else { slow_frame(&mut b) };
+            if let Some(frame) = frame {
+                b.release(frame);
+                got += 1;
+            }
+            got == 4000
+        });
+        assert!(b.pace.period() >= 256, "quick {quick}: {}", b.pace.period());
+    }
+}
+
+#[test]
+fn shared_memory_that_has_a_frame_at_each_poll_delays_tcp_by_the_polls_between_two_looks_alone() {
+    // A caller of this host is refused by tcp while shared memory serves its host.
+    let (mut near, mut b) = (open(true), open_alone());
+    let mut far = TcpLink::bind("127.0.0.1:0".parse().unwrap(), options()).unwrap();
+    let (far_to_b, name) = (far.peer(&b.addr()), far.addr());
+    let mut said = false;
+    until("the first frame of a caller", || {
+        said = said || far.send(far_to_b, b"hello", &[], 0, 0).is_ok();
+        far.poll();
+        let frame = quick_frame(&mut b);
+        frame.is_some_and(|frame| {
+            assert_eq!(b.peer_addr(frame.from), name);
+            b.release(frame);
+            true
+        })
+    });
+    b.set_shm(true);
+    let near_to_b = near.peer(&b.addr());
+    let mut busy = |b: &mut Links| {
+        while near.send(near_to_b, b"near", &[], 0, 0).is_ok() {}
+        near.poll();
+        let frame = quick_frame(b)?;
+        let is_far = b.peer_addr(frame.from) == name;
+        b.release(frame);
+        Some(is_far)
+    };
+    let mut got = 0;
+    until("frames of shared memory", || {
+        got += usize::from(busy(&mut b).is_some());
+        got == 4000
+    });
+    let period = b.pace.period();
+    assert!(period >= 256, "looks at a connected peer are as frequent as once in {period} polls");
+    for _ in 0..4 {
+        far.send(far_to_b, b"far", &[], 0, 0).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        let (mut polls, most) = (1, b.pace.period() + 2);
+        while busy(&mut b) != Some(true) {
+            polls += 1;
+            assert!(polls <= most, "{polls} polls");
+        }
+    }
 }

@@ -15,15 +15,9 @@ impl Assign<'_> {
     pub(super) fn poll(&mut self, at: usize) -> Option<Event> {
         loop {
             return Some(match self.further[at].poll()? {
-                Event::Frame(frame) => match self.serve(at, frame.from) {
-                    Some(from) => {
-                        let slot = route::tagged(at, frame.slot);
-                        Event::Frame(Frame { from: from.peer(), len: frame.len, slot })
-                    }
-                    None => {
-                        self.refuse(at, frame);
-                        continue;
-                    }
+                Event::Frame(frame) => match self.of_frame(at, frame) {
+                    Some(event) => event,
+                    None => continue,
                 },
                 Event::Begun(frame) => match self.serve(at, frame.from) {
                     Some(from) => {
@@ -54,6 +48,16 @@ impl Assign<'_> {
                 Event::Cut(op) => Event::Cut(route::tag_op(at, op)),
             });
         }
+    }
+
+    /// A frame of a further link, of a peer that it serves; another one is cut off.
+    pub(super) fn of_frame(&mut self, at: usize, frame: Frame) -> Option<Event> {
+        let Some(from) = self.serve(at, frame.from) else {
+            self.refuse(at, frame);
+            return None;
+        };
+        let slot = route::tagged(at, frame.slot);
+        Some(Event::Frame(Frame { from: from.peer(), len: frame.len, slot }))
     }
 
     /// The peer of which a further link has a frame, if that link serves it, or may from now on.

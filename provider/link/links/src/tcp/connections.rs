@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ipc::Watch;
-use link_api::{Event, Frame, Gone, Path, PeerId, RmaCaps};
+use link_api::{Event, Frame, Gone, Path, PeerId, PollFrame, RmaCaps};
 
 use crate::tcp::channel::connection::Channel;
 use crate::tcp::channel::incoming::Step;
@@ -136,6 +136,47 @@ impl Connections {
             }
         }
         None
+    }
+
+    /// The next frame of a connection without rails that is whole in its buffer: of the peer that is next to
+    /// be looked at, or of the one that was used last, by one system call.
+    pub(super) fn next_at_hand(&mut self) -> PollFrame {
+        let peer = match self.reports.first_ready() {
+            Some(peer) => peer,
+            None => {
+                let Some(hot) = self.looks.next_at_one() else { return PollFrame::Unknown };
+                let Some(channel) = &mut self.peers[hot].channel else { return PollFrame::Unknown };
+                if channel.rails().is_some() {
+                    return PollFrame::Unknown;
+                }
+                self.looks.count();
+                if !channel.fill(self.receiving.pool()) {
+                    let waits = self.receiving.is_short();
+                    return if waits { PollFrame::Unknown } else { PollFrame::Nothing };
+                }
+                hot
+            }
+        };
+        let at = &mut self.peers[peer];
+        let plain = at.channel.as_mut().filter(|channel| !at.cut && channel.rails().is_none());
+        let Some(len) = plain.and_then(|channel| channel.next_buffered()) else {
+            // A part of a frame, a long one, the end, rails, or a peer that was cut off.
+            self.serve_found(peer);
+            return PollFrame::Unknown;
+        };
+        self.reports.take_first(&mut self.peers, peer);
+        self.receiving.hold(Held::Of(peer, len));
+        PollFrame::Frame(Frame { from: peer, len, slot: 0 })
+    }
+
+    /// Something was received of a peer, which a poll reports.
+    #[cold]
+    fn serve_found(&mut self, peer: PeerId) {
+        if let Some(channel) = self.peers[peer].channel.as_ref().filter(|channel| channel.is_over()) {
+            // It would be readable all the time.
+            self.sleep.poller().remove(channel.fd());
+        }
+        self.note_ready(peer);
     }
 
     /// The next frame or end of this peer.

@@ -204,7 +204,11 @@ impl FrameLink for TcpLink {
     }
 
     fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
-        let FrameSource::Next(from) = of else { return PollFrame::Unknown };
+        let from = match of {
+            FrameSource::Next(from) => from,
+            FrameSource::Any => return self.poll_frame_at_hand(),
+            FrameSource::AnyAtHand | FrameSource::Only(_) => return PollFrame::Unknown,
+        };
         if !self.has_frames_of(from) {
             return PollFrame::Unknown;
         }
@@ -281,16 +285,7 @@ impl FrameLink for TcpLink {
     }
 
     fn release(&mut self, _frame: Frame) {
-        let Some(Held::Of(peer, len)) = self.conns.receiving.take_held() else { return };
-        if let Some(channel) = &mut self.conns.peers[peer].channel {
-            let current = channel.current();
-            if channel.release(len) {
-                self.conns.note_ready(peer);
-            }
-            if current != 0 {
-                self.conns.sync_rails(peer);
-            }
-        }
+        self.release_held();
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
@@ -305,8 +300,14 @@ impl FrameLink for TcpLink {
     fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         let peer = frame.from;
         let Some(LandAt { off, dst, doff, len }) = to else {
-            if let Some(channel) = &mut self.conns.peers[peer].channel {
-                channel.leave();
+            match self.conns.receiving.take_held() {
+                Some(Held::Of(..)) => self.conns.note_ready(peer),
+                Some(Held::Own(bytes)) => self.to_self.put_back(bytes),
+                None => {
+                    if let Some(channel) = &mut self.conns.peers[peer].channel {
+                        channel.leave();
+                    }
+                }
             }
             return Landing::Left;
         };

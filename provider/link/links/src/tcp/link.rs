@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use hmem::Span;
-use link_api::{Connect, Event, Frame, Link as _, PeerId, Refused, Sent};
+use link_api::{Connect, Event, Frame, Link as _, PeerId, PollFrame, Refused, Sent};
 
 use crate::name::{Name, Port, Ports};
 use crate::tcp::connections::Connections;
@@ -188,6 +188,33 @@ impl TcpLink {
 
     pub(super) fn is_own(&self, peer: PeerId) -> bool {
         self.conns.peers[peer].addr == self.conns.own.addr()
+    }
+
+    /// The next frame that is whole in the buffer of its connection, where the next poll is of the connection
+    /// that was used last alone, or of none. All else is left for a poll.
+    pub(super) fn poll_frame_at_hand(&mut self) -> PollFrame {
+        debug_assert!(self.conns.receiving.held().is_none(), "polled before the last frame was released");
+        if self.conns.sleep.is_armed() || self.conns.reports.has_events() || !self.to_self.is_empty() {
+            return PollFrame::Unknown;
+        }
+        self.conns.sleep.begin_poll();
+        self.conns.next_at_hand()
+    }
+
+    /// The frame at hand was taken.
+    #[inline(always)]
+    pub(super) fn release_held(&mut self) {
+        let Some(Held::Of(peer, len)) = self.conns.receiving.take_held() else { return };
+        let Some(channel) = &mut self.conns.peers[peer].channel else { return };
+        let current = channel.current();
+        if channel.release(len) {
+            self.conns.note_ready(peer);
+        } else if current == 0 {
+            channel.give_back(self.conns.receiving.pool());
+        }
+        if current != 0 {
+            self.conns.sync_rails(peer);
+        }
     }
 
     pub(super) fn next_event(&mut self) -> Option<Event> {

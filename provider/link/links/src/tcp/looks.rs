@@ -34,6 +34,12 @@ impl Looks {
         self.hot.filter(|_| self.looks < self.round)
     }
 
+    /// The connection that the next look is at alone, if that needs nothing else.
+    #[inline]
+    pub(super) fn next_at_one(&self) -> Option<PeerId> {
+        self.hot.filter(|_| self.looks + 1 < self.round && !self.is_other_unwatched())
+    }
+
     /// This look is at all connections.
     #[inline]
     pub(super) fn at_all(&mut self) {
@@ -73,7 +79,7 @@ impl Looks {
     /// Whether the connection that is not watched is another one than the one that is looked at.
     #[inline]
     pub(super) fn is_other_unwatched(&self) -> bool {
-        self.unwatched != self.hot
+        self.unwatched.is_some() && self.unwatched != self.hot
     }
 
     /// Whether this peer's connection is looked at and not watched.

@@ -72,6 +72,20 @@ impl Reports {
         }
     }
 
+    /// The peer that is looked at first, and stays it.
+    #[inline]
+    pub(super) fn first_ready(&self) -> Option<PeerId> {
+        self.ready.front().copied()
+    }
+
+    /// This peer's frame was handed out: it is not looked at first any more, if it was.
+    #[inline]
+    pub(super) fn take_first(&mut self, peers: &mut Peers, peer: PeerId) {
+        if self.ready.front() == Some(&peer) {
+            self.next_ready(peers);
+        }
+    }
+
     /// The next peer that may have a frame, or an end: not any more, unless that is noted again.
     #[inline]
     pub(super) fn next_ready(&mut self, peers: &mut Peers) -> Option<PeerId> {

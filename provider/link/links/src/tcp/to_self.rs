@@ -47,4 +47,11 @@ impl ToSelf {
         self.bytes -= bytes.len() + 1;
         Some(bytes)
     }
+
+    /// One that was taken is the next one again.
+    #[cold]
+    pub(super) fn put_back(&mut self, bytes: Vec<u8>) {
+        self.bytes += bytes.len() + 1;
+        self.frames.push_front(bytes);
+    }
 }

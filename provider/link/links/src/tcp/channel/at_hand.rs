@@ -11,6 +11,10 @@ impl Incoming {
     /// Bytes of the frame at hand from `off` on to `dst`.
     #[inline]
     pub(super) fn read(&self, line: &Line, len: usize, off: usize, dst: &mut [u8]) -> usize {
+        if let Some(front) = self.here(len).get(off..).and_then(|rest| rest.get(..dst.len())) {
+            dst.copy_from_slice(front);
+            return front.len();
+        }
         let n = len.saturating_sub(off).min(dst.len());
         let (here, front) = (self.here(len), self.here_from(len, off, n));
         let near = front.len();
@@ -27,6 +31,12 @@ impl Incoming {
         let front = self.here_from(size, off, dst.len());
         dst[..front.len()].copy_from_slice(front);
         front.len()
+    }
+
+    /// Whether a frame of so many bytes at the front was received as a whole.
+    #[inline(always)]
+    pub(super) fn is_buffered(&self, len: usize) -> bool {
+        self.buffered().len() >= RECORD + len
     }
 
     /// What of the frame at hand was received.

@@ -138,6 +138,7 @@ impl Channel {
     }
 
     /// Whether something that was sent has not left this process.
+    #[inline]
     pub(in crate::tcp) fn keeps(&self) -> bool {
         self.outgoing.keeps() || self.rails().is_some_and(|rails| rails.channels().any(Channel::keeps))
     }
@@ -248,6 +249,25 @@ impl Channel {
         }
     }
 
+    /// How many bytes the next frame has, if it is whole in the buffer, and nothing comes before it.
+    #[inline(always)]
+    pub(in crate::tcp) fn next_buffered(&mut self) -> Option<usize> {
+        if self.incoming.has_ended_landing().is_some() {
+            return None;
+        }
+        let len = match self.incoming.opened() {
+            Some(len) => len,
+            None => match self.open() {
+                Ok(len) => len?,
+                Err(why) => {
+                    self.spoil(why);
+                    return None;
+                }
+            },
+        };
+        self.incoming.is_buffered(len).then_some(len)
+    }
+
     /// Nothing that comes is taken any more.
     fn spoil(&mut self, why: Gone) {
         self.line.set_over(why);
@@ -324,7 +344,7 @@ impl Channel {
                 self.spoil(why);
             }
         }
-        !self.incoming.is_empty() || self.line.is_over()
+        !self.incoming.is_empty() || self.line.ends()
     }
 
     /// Bytes of the frame at hand from `off` on to `dst`.

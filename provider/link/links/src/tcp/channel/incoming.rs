@@ -119,6 +119,28 @@ impl Incoming {
     /// Returns whether there may be a frame, or the end.
     #[inline]
     pub(super) fn fill(&mut self, line: &mut Line, pool: &mut Pool) -> bool {
+        let is_fresh =
+            self.rx.is_none() && self.opened.is_none() && matches!(self.front, Front::Unseen) && !line.ends();
+        match if is_fresh { pool.first() } else { None } {
+            Some(buffer) => {
+                let most = if self.bulk > 0 { FRONT } else { STRETCH };
+                match sock::recv(line.fd(), &mut buffer[..most]) {
+                    Ok(n) if n > 0 => {
+                        (self.start, self.end) = (0, n);
+                        self.rx = pool.take_first();
+                    }
+                    Err(e) if would_block(&e) => return false,
+                    Ok(_) => line.set_over(Gone::Reset),
+                    Err(e) => line.set_over(gone(&e)),
+                }
+                true
+            }
+            None => self.fill_on(line, pool),
+        }
+    }
+
+    /// The same, where something was received before, or no buffer may be there.
+    fn fill_on(&mut self, line: &mut Line, pool: &mut Pool) -> bool {
         if line.is_over() || self.has_frame_at(0) {
             return true;
         }

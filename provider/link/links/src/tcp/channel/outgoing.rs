@@ -13,6 +13,8 @@ use crate::tcp::sock::{self, would_block};
 
 /// Most bytes that wait here for room, but for the rest of one frame.
 const TX_MOST: usize = 64 << 10;
+/// Most bytes of a short frame.
+const SHORT: usize = 112;
 /// Room that stays, for some answers that are kept back.
 const KEPT: usize = 2 << 10;
 
@@ -103,7 +105,25 @@ impl Outgoing {
         if !self.has_room(n) {
             return Err(Refused::Busy);
         }
-        let mut front = [0; RECORD + COVERED];
+        // To zero room for more takes longer than a short message.
+        if n <= SHORT {
+            self.send_with::<{ RECORD + SHORT }>(line, (head, body, off, len), cork)
+        } else {
+            self.send_with::<{ RECORD + COVERED }>(line, (head, body, off, len), cork)
+        }
+    }
+
+    /// Sends a frame for which there is room, of which so many bytes hold the header and all that the tag
+    /// covers.
+    #[inline]
+    fn send_with<const FRONT: usize>(
+        &mut self,
+        line: &mut Line,
+        (head, body, off, len): (&[u8], &[Span], usize, usize),
+        cork: bool,
+    ) -> Result<(), Refused> {
+        let n = head.len() + len;
+        let mut front = [0; FRONT];
         let of_head = head.len().min(COVERED);
         let of_body = len.min(COVERED - of_head);
         front[RECORD..RECORD + of_head].copy_from_slice(&head[..of_head]);

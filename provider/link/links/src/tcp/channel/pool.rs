@@ -41,10 +41,10 @@ impl Pool {
     /// for another one.
     #[inline]
     pub(in crate::tcp) fn take(&mut self, needed: bool) -> Option<Buffer> {
-        let mut buffer = self.spare.pop().unwrap_or_else(|| Buffer {
-            bytes: vec![0; BUFFER].into_boxed_slice(),
-            share: self.budget.share(),
-        });
+        if self.spare.is_empty() {
+            self.make();
+        }
+        let mut buffer = self.spare.pop()?;
         if buffer.share.try_add(BUFFER) {
             return Some(buffer);
         }
@@ -55,6 +55,29 @@ impl Pool {
         self.spare.push(buffer);
         self.short = true;
         None
+    }
+
+    /// The buffer that [`Pool::take_first`] takes, if that may be.
+    #[inline]
+    pub(in crate::tcp) fn first(&mut self) -> Option<&mut Buffer> {
+        if self.spare.is_empty() {
+            self.make();
+        }
+        self.spare.last_mut().filter(|buffer| buffer.share.has_room(BUFFER))
+    }
+
+    /// Takes that buffer, which something was received into.
+    #[inline]
+    pub(in crate::tcp) fn take_first(&mut self) -> Option<Buffer> {
+        let mut buffer = self.spare.pop()?;
+        buffer.share.add(BUFFER);
+        Some(buffer)
+    }
+
+    #[cold]
+    fn make(&mut self) {
+        let buffer = Buffer { bytes: vec![0; BUFFER].into_boxed_slice(), share: self.budget.share() };
+        self.spare.push(buffer);
     }
 
     /// Whether a peer has found no buffer.
