@@ -3,8 +3,6 @@
 //! Each test starts itself once more, as the process that is killed. Memory that was given back is made
 //! inaccessible, or freed, so that a provider that still touches it ends the test.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -19,6 +17,7 @@ use super::counted::Counts;
 use super::duo::{Node, link_over};
 use super::fabric;
 use super::memory::{LEN, forbid, pages};
+use super::process::{Process, meet};
 
 /// Of what is registered for RMA.
 const KEY: u64 = 5;
@@ -67,20 +66,6 @@ fn send(node: &mut Node<Fabric>, from: Span) {
     post(node, |node| node.domain.send(node.ep, &msg(to, &[from], 1)));
 }
 
-/// A process that does not outlive this.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn name_of(text: &str) -> wire::Addr {
-    wire::Addr::new(text.trim().parse().expect("a name"))
-}
-
 /// Another process, with which a short message was exchanged each way.
 struct Other {
     process: Process,
@@ -90,22 +75,12 @@ struct Other {
 
 impl Other {
     fn start(role: &str) -> Other {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--ignored", "--exact", "--nocapture", "killed::another_process"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("another process");
         let counts = Arc::new(Counts::default());
         let link = link_over(fabric(), &counts);
-        writeln!(child.stdin.as_mut().expect("a pipe"), "{}", link.addr()).expect("a process that reads");
-        let said = BufReader::new(child.stdout.take().expect("a pipe"));
-        let name =
-            said.lines().map_while(Result::ok).find_map(|l| l.strip_prefix("name ").map(str::to_owned));
-        let mut here = Node::new(link, name_of(&name.expect("its name")));
+        let (process, name) = Process::start("killed::another_process", (ROLE, role), link.addr());
+        let mut here = Node::new(link, name);
         here.domain.set_lasting();
-        let mut other = Other { process: Process(child), here, counts };
+        let mut other = Other { process, here, counts };
         greet(&mut other.here);
         other
     }
@@ -142,10 +117,8 @@ fn another_process() {
     // SAFETY: plain call.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let link = link_over(fabric(), &Arc::default());
-    println!("\nname {}", link.addr());
-    let mut name = String::new();
-    std::io::stdin().read_line(&mut name).expect("a name");
-    let mut node = Node::new(link, name_of(&name));
+    let name = meet(link.addr());
+    let mut node = Node::new(link, name);
     node.domain.set_lasting();
     greet(&mut node);
     let memory = pages(u8::from(role == "send" || role == "write"));

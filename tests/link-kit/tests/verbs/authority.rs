@@ -6,29 +6,15 @@ use below::{Below, Message, NotSent, Poll, Remote};
 use hmem::Span;
 use link_api::Way;
 use link_kit::text;
-use stand_in::program::{self, Program};
 use testkit::pattern;
 use verbs::Verbs;
 
-use crate::device::{open, set};
+use crate::device::{calls, open, port, set};
 use crate::duo::{self, Duo, filled};
 use crate::lone::{accesses, join, say};
 
 const WAIT: Duration = Duration::from_secs(60);
 const LEN: usize = 50_000;
-
-/// How often a call of the stand-in was made.
-fn calls(name: &std::ffi::CStr) -> u64 {
-    Program::open(program::path("verbs_stand_in")).calls(name)
-}
-
-/// The port of a device is up or down.
-fn port(device: usize, is_up: bool) {
-    let symbol = Program::open(program::path("verbs_stand_in")).symbol("stand_in_verbs_port");
-    // SAFETY: that function's type.
-    let set: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(symbol) };
-    set(device, is_up);
-}
 
 /// A third one, connected to the owner, that has learnt the key: whichever way, it reads and writes nothing.
 #[test]

@@ -9,7 +9,6 @@ use below::{Dest, Remote as _};
 use hmem::{Kind, Span};
 use link_api::Way;
 use link_kit::text;
-use stand_in::program::{self, Program};
 use testkit::pattern;
 use verbs::{Options, Verbs};
 
@@ -20,10 +19,6 @@ use crate::lone::{accesses, join, say};
 pub const LEN: usize = 50_000;
 pub const OFF: usize = 1000;
 pub const MAPPED: usize = 13 * 4096;
-
-pub fn program() -> Program {
-    Program::open(program::path("verbs_stand_in"))
-}
 
 /// How long the tests take that run for long: LONG_SECONDS, or ten minutes.
 pub fn long() -> Duration {

@@ -1,5 +1,6 @@
 //! Devices of the stand-in.
 
+use std::ffi::CStr;
 use std::net::Ipv4Addr;
 use std::sync::Once;
 use std::time::Duration;
@@ -28,9 +29,26 @@ pub fn options() -> Options {
     Options { library: Some(program::path("verbs_stand_in")), ..Options::default() }
 }
 
+pub fn stand_in() -> Program {
+    Program::open(program::path("verbs_stand_in"))
+}
+
 /// Has a call of the stand-in fail from now on.
-pub fn fail(call: &std::ffi::CStr, errno: i32) {
-    Program::open(program::path("verbs_stand_in")).fail(call, 0, errno);
+pub fn fail(call: &CStr, errno: i32) {
+    stand_in().fail(call, 0, errno);
+}
+
+/// How often a call of the stand-in was made.
+pub fn calls(name: &CStr) -> u64 {
+    stand_in().calls(name)
+}
+
+/// The port of a device is up or down.
+pub fn port(device: usize, is_up: bool) {
+    let symbol = stand_in().symbol("stand_in_verbs_port");
+    // SAFETY: that function's type.
+    let set: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(symbol) };
+    set(device, is_up);
 }
 
 pub fn open() -> Verbs {

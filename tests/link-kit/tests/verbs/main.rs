@@ -13,6 +13,8 @@ mod counted;
 mod duo;
 #[path = "../support/node.rs"]
 mod node;
+#[path = "../support/process.rs"]
+mod process;
 
 mod atomics;
 mod authority;

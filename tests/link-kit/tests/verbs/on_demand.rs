@@ -7,14 +7,15 @@ use below::Remote as _;
 use hmem::Span;
 use link_api::Way;
 
-use crate::changes::{Both, LEN, MAPPED, long, map, pages_change, part, program};
+use crate::changes::{Both, LEN, MAPPED, long, map, pages_change, part};
+use crate::device::{calls, stand_in};
 
 impl Both {
     /// What three exchanges of this memory register, and what the path says.
     fn registers(&mut self, local: Span) -> (u64, String) {
-        let before = program().calls(c"ibv_reg_mr");
+        let before = calls(c"ibv_reg_mr");
         (0..3).for_each(|seed| self.exchange(local, 2 * seed));
-        (program().calls(c"ibv_reg_mr") - before, self.by.registered())
+        (calls(c"ibv_reg_mr") - before, self.by.registered())
     }
 }
 
@@ -24,14 +25,14 @@ fn one_registration_serves_all_accesses_of_memory_and_what_is_mapped_there_next(
     let at = map(None).expect("memory");
     // Its own memory and its places, a registration that is read alone, and one that is written.
     assert_eq!(both.registers(part(at)), (4, "System by on demand".into()));
-    let before = program().calls(c"ibv_dereg_mr");
+    let before = calls(c"ibv_dereg_mr");
     for seed in 0..20 {
         // SAFETY: pages that no access uses.
         assert_eq!(unsafe { libc::munmap(at as *mut _, MAPPED) }, 0);
         map(Some(at)).expect("the same address");
         assert_eq!(both.registers(part(at)).0, 0, "round {seed}");
     }
-    assert_eq!(program().calls(c"ibv_dereg_mr"), before);
+    assert_eq!(calls(c"ibv_dereg_mr"), before);
 }
 
 #[test]
@@ -57,7 +58,7 @@ fn a_device_without_on_demand_registrations_pins_memory() {
 
 /// No device faults this memory in from now on.
 fn no_faults(span: Span) {
-    let hook = program().symbol("stand_in_verbs_no_faults");
+    let hook = stand_in().symbol("stand_in_verbs_no_faults");
     // SAFETY: that function's type.
     let hook: extern "C" fn(u64, u64) = unsafe { std::mem::transmute(hook) };
     hook(span.addr(), span.len() as u64);

@@ -14,7 +14,8 @@ use link_api::Way;
 use link_kit::text;
 use testkit::pattern;
 
-use crate::changes::{APART, Both, Change, LEN, MAPPED, change, long, map, pages_change, part, program};
+use crate::changes::{APART, Both, Change, LEN, MAPPED, change, long, map, pages_change, part};
+use crate::device::calls;
 
 const DEVICE: &str = "sv0:pins";
 
@@ -81,11 +82,11 @@ fn pages_that_another_thread_maps_are_what_the_device_accesses_for_long() {
 
 fn exact(time: Duration) {
     let Some(mut both) = both() else { return };
-    let (registered, given_back) = (program().calls(c"ibv_reg_mr"), program().calls(c"ibv_dereg_mr"));
+    let (registered, given_back) = (calls(c"ibv_reg_mr"), calls(c"ibv_dereg_mr"));
     pages_change(&mut both, time);
-    let registered = program().calls(c"ibv_reg_mr") - registered;
+    let registered = calls(c"ibv_reg_mr") - registered;
     assert!(registered > 0, "memory is registered");
-    assert_eq!(registered, program().calls(c"ibv_dereg_mr") - given_back, "none stays");
+    assert_eq!(registered, calls(c"ibv_dereg_mr") - given_back, "none stays");
 }
 
 /// Writes to each word of the pages which generation it is of.

@@ -1,33 +1,26 @@
 //! Long accesses that go in parts by several ports.
 
-use std::ffi::CStr;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering::Relaxed;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use below::{Below as _, Dest, Did, Poll, RAILS, RailsWith, Remote as _};
-use engine::{Ctx, Error, MrId};
+use engine::{Ctx, Error};
 use hmem::Span;
-use link_api::{Link as _, Patience, Way};
+use link_api::Way;
 use link_kit::text;
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
 use rdma_sys as ibv;
-use stand_in::program::{self, Program};
 use testkit::{from_any, msg, pattern, read, there, write};
 use verbs::{Options, Verbs};
 
-use crate::device::{options, set};
+use crate::device::{calls, options, port, set, stand_in};
 use crate::duo::{Duo, Node, filled, link_with};
 use crate::lone::{accesses, join, say};
-use crate::rma::{BOTH, access, known};
+use crate::rma::{BOTH, LEN, access, does_what_copies_do, known};
+
+mod ends;
 
 const WAIT: Duration = Duration::from_secs(60);
 /// Of tests, so that many accesses are cut.
 const STRIPES: usize = 8 << 10;
-const LEN: usize = 400_000;
 /// Three devices that differ.
 const THREE: &str = "sv0;sv1:inline=16,sge=1,reads=1,mtu=256;sv2:rxe,cqe=64,wr=8";
 
@@ -53,27 +46,24 @@ fn duo(devices: &str, rails: usize) -> Duo<Verbs> {
     duo_of(devices, &[], [rails; 2])
 }
 
-fn calls(name: &CStr) -> u64 {
-    Program::open(program::path("verbs_stand_in")).calls(name)
-}
-
 fn registered() -> u64 {
     calls(c"ibv_reg_mr") - calls(c"ibv_dereg_mr")
 }
 
-fn port(device: usize, is_up: bool) {
-    let symbol = Program::open(program::path("verbs_stand_in")).symbol("stand_in_verbs_port");
-    // SAFETY: that function's type.
-    let set: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(symbol) };
-    set(device, is_up);
-}
-
 /// An asynchronous event of a device.
 fn raise(device: usize, kind: u32) {
-    let symbol = Program::open(program::path("verbs_stand_in")).symbol("stand_in_verbs_event");
+    let symbol = stand_in().symbol("stand_in_verbs_event");
     // SAFETY: that function's type.
     let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(symbol) };
     raise(device, kind);
+}
+
+/// So many requests on, one ends with this status.
+fn end_with(nth: u64, status: u32) {
+    let symbol = stand_in().symbol("stand_in_verbs_status");
+    // SAFETY: that function's type.
+    let end: extern "C" fn(u64, u32) = unsafe { std::mem::transmute(symbol) };
+    end(nth, status);
 }
 
 /// Writes until that goes in so many parts: rails are made while accesses go on.
@@ -188,60 +178,41 @@ fn many_long_messages_at_once_arrive_whole() {
     assert_eq!(duo.lent(), 0);
 }
 
-/// Whatever is read and written, and where: as in memory of one process.
-fn does_what_copies_do(devices: &str, others: &[(&str, &str)], rails: usize, parts: u64) {
-    let step = (any::<bool>(), 0usize..LEN, 1usize..LEN, any::<u8>());
-    let config = ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() };
-    let run = TestRunner::new(config).run(&prop::collection::vec(step, 1..15), |steps| {
-        let mut duo = duo_of(devices, others, [rails; 2]);
-        let (to, target) = (duo.a.peer, filled(LEN, 3));
+/// Most accesses are long.
+fn do_what_copies_do(devices: &str, others: &[(&str, &str)], rails: usize, parts: u64) {
+    let len_of = |len, seed| if seed % 3 == 0 { len % 9_000 + 1 } else { len };
+    does_what_copies_do(devices, (4, 15), len_of, || {
+        let (mut duo, target) = (duo_of(devices, others, [rails; 2]), filled(LEN, 3));
         known(&mut duo, target, 9, BOTH);
         writes_in_parts(&mut duo, 9, target, parts);
-        let mut model = pattern(LEN, 41);
-        for (is_write, at, len, seed) in steps {
-            let len = if seed % 3 == 0 { len % 9_000 + 1 } else { len }.min(LEN - at);
-            let local = filled(len, seed.into());
-            let (remote, half) = ([there(at as u64, len, 9)], len / 2);
-            let here = [(0, half), (half, len - half)].map(|(at, n)| local.part(at, n).expect("a part"));
-            let op = if is_write { write(to, &here, &remote, 1) } else { read(to, &here, &remote, 1) };
-            prop_assert_eq!(access(&mut duo, &op).err, None);
-            if is_write {
-                model[at..at + len].copy_from_slice(&pattern(len, seed.into()));
-            } else {
-                prop_assert!(text(&[local]) == model[at..at + len], "{} bytes at {} that were read", len, at);
-            }
-        }
-        prop_assert!(text(&[target]) == model, "what was written, and nothing else");
-        prop_assert_eq!(duo.counts.take()[1], 0, "bytes in frames");
-        Ok(())
+        (duo, target, 41)
     });
-    run.unwrap_or_else(|why| panic!("{devices}: {why}"));
 }
 
 #[test]
 fn accesses_in_parts_do_what_copies_do() {
-    does_what_copies_do("sv0;sv1", &[], 2, 2);
+    do_what_copies_do("sv0;sv1", &[], 2, 2);
 }
 
 #[test]
 fn accesses_in_parts_do_what_copies_do_on_devices_that_differ() {
-    does_what_copies_do(THREE, &[], 3, 3);
+    do_what_copies_do(THREE, &[], 3, 3);
 }
 
 #[test]
 fn accesses_in_parts_do_what_copies_do_where_completions_are_late_and_overtake_each_other() {
-    does_what_copies_do(THREE, &[("DELAY_US", "200"), ("REORDER", "7")], 3, 3);
+    do_what_copies_do(THREE, &[("DELAY_US", "200"), ("REORDER", "7")], 3, 3);
 }
 
 /// No part is longer than what the messages of each port have.
 #[test]
 fn accesses_in_parts_do_what_copies_do_where_messages_of_a_rail_are_short() {
-    does_what_copies_do("sv0;sv1:msg=65536", &[], 2, LEN.div_ceil(65_536) as u64);
+    do_what_copies_do("sv0;sv1:msg=65536", &[], 2, LEN.div_ceil(65_536) as u64);
 }
 
 #[test]
 fn accesses_in_parts_do_what_copies_do_where_requests_are_repeated() {
-    does_what_copies_do("sv0:rxe,repeats;sv1:rxe,repeats", &[], 2, 2);
+    do_what_copies_do("sv0:rxe,repeats;sv1:rxe,repeats", &[], 2, 2);
 }
 
 /// The flag that follows data is sent once all parts were acknowledged, which is after the message would
@@ -346,10 +317,7 @@ fn a_rail_by_which_no_packet_gets_there_and_back_is_left_out_at_both_ends() {
     let (mut one, mut other) = (open(&with_rails(2)), open(&with_rails(2)));
     let (to_other, to_one) = join(&mut one, &mut other);
     say(&mut one, to_other, &mut other);
-    let symbol = Program::open(program::path("verbs_stand_in")).symbol("stand_in_verbs_status");
-    // SAFETY: that function's type.
-    let fail: extern "C" fn(u64, u32) = unsafe { std::mem::transmute(symbol) };
-    fail(1, ibv::IBV_WC_RETRY_EXC_ERR);
+    end_with(1, ibv::IBV_WC_RETRY_EXC_ERR);
     make_rails((&mut one, to_other), (&mut other, to_one));
     assert_eq!((one.rails(to_other), other.rails(to_one)), (NONE, NONE));
     let start = Instant::now();
@@ -363,91 +331,6 @@ fn a_rail_by_which_no_packet_gets_there_and_back_is_left_out_at_both_ends() {
     let lease = one.lend(to_other, memory, Way::Put).expect("memory that can be lent");
     assert_eq!(one.stripe(to_other, lease.number, memory, false, true), [0; RAILS]);
     assert!(one.end_lease(lease.number, true));
-}
-
-/// A rail's device is gone: its accesses fail with their connection, which is made anew without that rail.
-#[test]
-fn a_rail_that_fails_in_use_ends_the_connection_and_the_next_one_goes_without_it() {
-    let mut duo = duo("sv0;sv1", 2);
-    let (to, target, local) = (duo.a.peer, filled(LEN, 3), filled(LEN, 7));
-    known(&mut duo, target, 9, BOTH);
-    goes_in_parts(&mut duo, 9, target, 2);
-    raise(1, ibv::IBV_EVENT_DEVICE_FATAL);
-    // Each access until then is done, or ends with the connection.
-    writes_in_parts(&mut duo, 9, target, 1);
-    goes_in_parts(&mut duo, 9, target, 1);
-    assert_eq!(access(&mut duo, &read(to, &[local], &[there(0, LEN, 9)], 1)).err, None);
-    assert!(text(&[local]) == text(&[target]));
-}
-
-/// A part fails at the device of the peer: the whole access does, and none of it is done again.
-#[test]
-fn a_part_that_ends_with_an_error_ends_the_access_and_the_connection() {
-    let mut duo = duo("sv0;sv1", 2);
-    let (to, target, local) = (duo.a.peer, filled(LEN, 3), filled(LEN, 7));
-    known(&mut duo, target, 9, BOTH);
-    goes_in_parts(&mut duo, 9, target, 2);
-    let symbol = Program::open(program::path("verbs_stand_in")).symbol("stand_in_verbs_status");
-    // SAFETY: that function's type.
-    let fail: extern "C" fn(u64, u32) = unsafe { std::mem::transmute(symbol) };
-    // The first request is the first port's, the second the rail's.
-    fail(2, ibv::IBV_WC_REM_OP_ERR);
-    let end = access(&mut duo, &write(to, &[local], &[there(0, LEN, 9)], 1)).err;
-    assert_eq!(end, Some(Error::Reset));
-    assert_eq!(duo.counts.take()[2], 2, "parts that were posted");
-    goes_in_parts(&mut duo, 9, target, 2);
-}
-
-/// The owner takes a registration back while parts of an access are under way: when it has it, none touches it.
-#[test]
-fn a_registration_is_closed_once_no_part_of_an_access_is_under_way() {
-    let mut duo = duo_of("sv0;sv1;sv2", &[("DELAY_US", "3000"), ("REORDER", "5")], [3; 2]);
-    let (to, target, local) = (duo.a.peer, Span::leak(LEN), filled(LEN, 7));
-    duo.b.domain.set_patience(Patience::Retried);
-    for round in 0..5 {
-        let mr: MrId = known(&mut duo, target, 9 + round, BOTH);
-        writes_in_parts(&mut duo, 9 + round, target, 3);
-        duo.a
-            .domain
-            .rma(duo.a.ep, &write(to, &[local], &[there(0, LEN, 9 + round)], 1))
-            .expect("room for one");
-        let (start, mut outcome) = (Instant::now(), None);
-        while let Err(why) = duo.b.domain.mr_close(mr) {
-            assert!(why == Error::Busy && start.elapsed() < WAIT, "{why:?}");
-            outcome = outcome.or(duo.a.next());
-        }
-        assert_eq!(duo.lent(), 0);
-        hmem::write(&[target], 0, &pattern(LEN, 1));
-        while outcome.is_none() {
-            assert!(start.elapsed() < WAIT, "the write is never over");
-            outcome = duo.a.next();
-            duo.b.next();
-        }
-        sleep(Duration::from_millis(20));
-        assert!(text(&[target]) == pattern(LEN, 1), "a part that came later, in round {round}");
-    }
-}
-
-/// A silent peer keeps no memory: its keys end, those of rails, too.
-#[test]
-fn the_keys_of_rails_end_with_a_registration_that_a_silent_peer_knows() {
-    let mut duo = duo("sv0;sv1", 2);
-    let (to, target, local) = (duo.a.peer, filled(LEN, 1), filled(LEN, 2));
-    let before = registered();
-    let mr = known(&mut duo, target, 9, BOTH);
-    goes_in_parts(&mut duo, 9, target, 2);
-    hmem::write(&[target], 0, &pattern(LEN, 1));
-    duo.b.domain.mr_close(mr).expect("memory that is taken back");
-    let end = access(&mut duo, &write(to, &[local], &[there(0, LEN, 9)], 1)).err;
-    assert_eq!(end, Some(Error::Reset), "the device refuses it");
-    assert!(text(&[target]) == pattern(LEN, 1));
-    let start = Instant::now();
-    // What each side has registered for short accesses stays.
-    while registered() > before + 2 {
-        assert!(start.elapsed() < WAIT, "{} more registrations", registered() - before);
-        duo.a.next();
-        duo.b.next();
-    }
 }
 
 /// Has two that are connected make their rails, or leave them out.
@@ -486,158 +369,3 @@ fn joined(one: &mut Verbs, other: &mut Verbs) -> (Dest, Dest) {
 }
 
 const NONE: RailsWith = RailsWith::Made([false; RAILS]);
-
-/// A third one, connected to the owner by the same ports, that has learnt the keys: it reads and writes nothing.
-#[test]
-fn a_key_of_a_rail_is_of_no_use_to_another_peer() {
-    set("sv0;sv1", &[]);
-    let options = with_rails(2);
-    let [mut owner, mut peer, mut thief] = [open(&options), open(&options), open(&options)];
-    let ((to_peer, at), memory) = (joined(&mut owner, &mut peer), filled(LEN, 3));
-    let (_, of_thief) = joined(&mut owner, &mut thief);
-    let lease = owner.lend(to_peer, memory, Way::Put).expect("memory that can be lent");
-    let keys = owner.stripe(to_peer, lease.number, memory, false, true);
-    assert!(keys[0] != 0 && keys[1..] == [0; RAILS - 1], "{keys:x?}");
-    assert_eq!(owner.stripe(to_peer, lease.number, memory, false, true), keys, "one for a peer");
-    say(&mut owner, to_peer, &mut peer);
-    for way in [Way::Put, Way::Get] {
-        let (_, of_thief) =
-            if way == Way::Get { joined(&mut owner, &mut thief) } else { (of_thief, of_thief) };
-        assert!(!accesses(&mut thief, (way, of_thief, keys[0], lease.base), filled(LEN, 9)), "{way:?}");
-    }
-    assert!(text(&[memory]) == pattern(LEN, 3));
-    assert!(accesses(&mut peer, (Way::Put, at, keys[0], lease.base), filled(LEN, 4)));
-    assert!(text(&[memory]) == pattern(LEN, 4));
-    // It is lent to be written, by this rail as by the first port.
-    let loot = filled(LEN, 9);
-    assert!(!accesses(&mut peer, (Way::Get, at, keys[0], lease.base), loot));
-    assert!(text(&[loot]) == pattern(LEN, 9));
-    assert!(owner.end_lease(lease.number, true));
-}
-
-/// What a peer says of rails is checked.
-#[test]
-fn what_makes_no_sense_of_rails_is_refused() {
-    set("sv0;sv1", &[]);
-    let mut one = open(&with_rails(2));
-    let mut other = open(&with_rails(2));
-    let (_, to_one) = joined(&mut one, &mut other);
-    let mut address = vec![1; 29];
-    address[1 + 18] = 9;
-    for said in [&[0][..], &[9], &[1, 1], &[1, 2], &[1; 29], &address, &[1; 30], &[2, 1]] {
-        let heard = other.join_second(to_one, said);
-        let is_harmless = said == [2, 1];
-        assert_eq!(heard.is_err(), !is_harmless, "{said:?}: {heard:?}");
-    }
-    // There are none that they could be of.
-    assert!(open(&with_rails(1)).join_second(to_one, &[1]).is_err());
-}
-
-/// Events of a rail's device are read until it is gone, and wake no one after that.
-#[test]
-fn a_device_of_a_rail_that_is_gone_wakes_no_more() {
-    set("sv0;sv1", &[]);
-    let mut one = open(&with_rails(2));
-    let lender = one.waits().lender.expect("a descriptor");
-    let is_readable = || {
-        let mut fd = libc::pollfd { fd: lender, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one that is open.
-        unsafe { libc::poll(&mut fd, 1, 0) == 1 }
-    };
-    for is_seen in [true, false] {
-        raise(1, ibv::IBV_EVENT_DEVICE_FATAL);
-        assert_eq!(is_readable(), is_seen);
-        assert!(one.try_wait(), "the first port goes on");
-        assert!(!is_readable(), "an event that wakes for ever");
-    }
-}
-
-/// The other process of [`a_peer_that_is_killed_ends_its_accesses`].
-const KILLED: &str = "STRAIT_TEST_RAILS_KILLED";
-
-#[test]
-#[ignore = "another process of a test"]
-fn another_process() {
-    let Ok(fabric) = std::env::var(KILLED) else { return };
-    set("sv0;sv1", &[("HOST", "2")]);
-    // SAFETY: nothing reads the environment yet.
-    unsafe { std::env::set_var("VERBS_STAND_IN_FABRIC", fabric) };
-    let counts = Default::default();
-    let link = link_with(open(&with_rails(2)), &counts, |options| options.stripes = STRIPES);
-    println!("name {}", link.addr());
-    let mut name = String::new();
-    std::io::stdin().read_line(&mut name).expect("a name");
-    let mut node = Node::new(link, wire::Addr::new(name.trim().parse().expect("a name")));
-    node.domain.set_lasting();
-    let room = filled(LEN, 3);
-    let reg = engine::Reg { iov: &[room], access: BOTH, key: Some(9) };
-    node.domain.mr_reg(&reg).expect("a key that is free");
-    loop {
-        node.next();
-    }
-}
-
-/// A process that does not outlive this.
-struct Process(Child);
-
-impl Process {
-    fn end(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-#[test]
-fn a_peer_that_is_killed_ends_its_accesses() {
-    set("sv0;sv1", &[("DELAY_US", "300")]);
-    let counts = Default::default();
-    let link = link_with(open(&with_rails(2)), &counts, |options| options.stripes = STRIPES);
-    let child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--ignored", "--exact", "--nocapture", "rails::another_process"])
-        .env(KILLED, std::process::id().to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("another process");
-    let mut child = Process(child);
-    writeln!(child.0.stdin.as_mut().expect("a pipe"), "{}", link.addr()).expect("a process that reads");
-    let said = BufReader::new(child.0.stdout.take().expect("a pipe"));
-    let name = said.lines().map_while(Result::ok).find_map(|l| l.strip_prefix("name ").map(str::to_owned));
-    let mut here = Node::new(link, wire::Addr::new(name.expect("its name").parse().expect("a name")));
-    here.domain.set_lasting();
-    let (to, local, start) = (here.peer, filled(LEN, 7), Instant::now());
-    let (mut posted, mut over, mut errors, mut is_killed) = (0, 0, 0, false);
-    let mut before = u64::MAX;
-    while errors == 0 || over < posted {
-        assert!(start.elapsed() < WAIT, "{over} of {posted} accesses are over, {errors} with an error");
-        let remote = [there(0, LEN, 9)];
-        if posted - over < 4
-            && errors == 0
-            && here.domain.rma(here.ep, &write(to, &[local], &remote, posted)).is_ok()
-        {
-            posted += 1;
-        }
-        if let Some(done) = here.next() {
-            over += 1;
-            // With what is under way.
-            before = before.min(registered());
-            errors += u64::from(done.err.is_some());
-        }
-        // In the middle of accesses in parts.
-        if !is_killed && counts.reads.load(Relaxed) > 40 {
-            child.end();
-            is_killed = true;
-        }
-    }
-    assert!(is_killed && counts.reads.load(Relaxed) > 40);
-    while registered() > before {
-        assert!(start.elapsed() < WAIT, "{} more registrations", registered() - before);
-        here.next();
-    }
-}

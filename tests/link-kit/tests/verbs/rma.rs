@@ -267,18 +267,22 @@ fn a_fence_waits_for_accesses() {
     assert_eq!(access(&mut duo, &fenced).err, None);
 }
 
-/// Whatever is read and written, and where: as in memory of one process.
-fn does_what_copies_do(device: &str) {
+/// Whatever is read and written, and where: as in memory of one process. `what` it is done over; how many
+/// cases, of fewer accesses than that; how long one is whose length and seed were drawn; two links, memory of
+/// the second one that is known by 9, and the seed of what is in there.
+pub fn does_what_copies_do(
+    what: &str,
+    (cases, accesses): (u32, usize),
+    len_of: impl Fn(usize, u8) -> usize,
+    made: impl Fn() -> (Duo<Verbs>, Span, usize),
+) {
     let step = (any::<bool>(), 0usize..LEN, 1usize..LEN, any::<u8>());
-    let config = ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() };
-    let run = TestRunner::new(config).run(&prop::collection::vec(step, 1..20), |steps| {
-        let mut duo = duo(device);
-        let (to, target) = (duo.a.peer, filled(LEN, 3));
-        known(&mut duo, target, 9, BOTH);
-        let mut model = pattern(LEN, 3);
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let run = TestRunner::new(config).run(&prop::collection::vec(step, 1..accesses), |steps| {
+        let (mut duo, target, seed) = made();
+        let (to, mut model) = (duo.a.peer, pattern(LEN, seed));
         for (is_write, at, len, seed) in steps {
-            // Most are short.
-            let len = if seed % 3 == 0 { len } else { len % 3_000 + 1 }.min(LEN - at);
+            let len = len_of(len, seed).min(LEN - at);
             let local = filled(len, seed.into());
             let (remote, half) = ([there(at as u64, len, 9)], len / 2);
             let here = [(0, half), (half, len - half)].map(|(at, n)| local.part(at, n).expect("a part"));
@@ -294,27 +298,37 @@ fn does_what_copies_do(device: &str) {
         prop_assert_eq!(duo.counts.take()[1], 0, "bytes in frames");
         Ok(())
     });
-    run.unwrap_or_else(|why| panic!("{device}: {why}"));
+    run.unwrap_or_else(|why| panic!("{what}: {why}"));
+}
+
+fn do_what_copies_do(device: &str) {
+    // Most are short.
+    let len_of = |len, seed| if seed % 3 == 0 { len } else { len % 3_000 + 1 };
+    does_what_copies_do(device, (6, 20), len_of, || {
+        let (mut duo, target) = (duo(device), filled(LEN, 3));
+        known(&mut duo, target, 9, BOTH);
+        (duo, target, 3)
+    });
 }
 
 #[test]
 fn accesses_of_any_size_and_place_do_what_copies_do() {
-    does_what_copies_do("sv0");
+    do_what_copies_do("sv0");
 }
 
 #[test]
 fn accesses_of_any_size_and_place_do_what_copies_do_on_a_small_device() {
-    does_what_copies_do("sv0:nosrq,inline=16,sge=1,reads=1");
+    do_what_copies_do("sv0:nosrq,inline=16,sge=1,reads=1");
 }
 
 #[test]
 fn accesses_of_any_size_and_place_do_what_copies_do_where_messages_are_short() {
-    does_what_copies_do("sv0:rxe,msg=65536");
+    do_what_copies_do("sv0:rxe,msg=65536");
 }
 
 #[test]
 fn accesses_of_any_size_and_place_do_what_copies_do_where_requests_are_repeated() {
-    does_what_copies_do("sv0:rxe,repeats");
+    do_what_copies_do("sv0:rxe,repeats");
 }
 
 #[test]
