@@ -47,7 +47,7 @@ impl Call {
 /// A refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Who refused.
+    /// The callback that returned the errno.
     pub call: Call,
     /// Above 0.
     pub errno: i32,

@@ -72,7 +72,7 @@ pub struct Table {
 // SAFETY: what it points to is for all threads.
 unsafe impl Sync for Table {}
 
-/// What a device registers of a client's memory, or who refused that.
+/// What a device registers of a client's memory, or the callback that refused it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceImport {

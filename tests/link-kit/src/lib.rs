@@ -4,6 +4,7 @@
 //!   put to them by [`conform!`] and a [`Harness`].
 //! - [`Broken`]: a link with a flaw, one for each clause, by which the checks themselves are tested.
 //! - [`counting`]: an allocator that counts, for test programs of their own.
+//! - [`process`]: a process of a test, which is another test of the program.
 //! - [`keyed`]: a link between endpoints of one process that is slow and reaches memory by keys alone.
 
 #![deny(unsafe_code)]
@@ -14,6 +15,7 @@ pub mod conformance;
 pub mod counting;
 mod harness;
 pub mod keyed;
+pub mod process;
 mod ready;
 
 pub use broken::{Broken, Flaw, Flawed};

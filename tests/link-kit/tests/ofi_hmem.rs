@@ -17,8 +17,6 @@ mod killed;
 mod library;
 #[path = "support/node.rs"]
 mod node;
-#[path = "support/process.rs"]
-mod process;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};

@@ -19,8 +19,6 @@ mod library;
 mod memory;
 #[path = "support/node.rs"]
 mod node;
-#[path = "support/process.rs"]
-mod process;
 #[path = "support/sockets.rs"]
 #[allow(dead_code)]
 mod sockets;

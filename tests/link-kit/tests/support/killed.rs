@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use engine::{Access, Completion, Reg};
 use hmem::Span;
 use link_api::Link as _;
+use link_kit::process::{Process, meet};
 use ofi::Fabric;
 use testkit::{from_any, msg, read, there, write};
 
@@ -17,7 +18,6 @@ use super::counted::Counts;
 use super::duo::{Node, link_over};
 use super::fabric;
 use super::memory::{LEN, forbid, pages};
-use super::process::{Process, meet};
 
 /// Of what is registered for RMA.
 const KEY: u64 = 5;

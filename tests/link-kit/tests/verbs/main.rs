@@ -13,8 +13,6 @@ mod counted;
 mod duo;
 #[path = "../support/node.rs"]
 mod node;
-#[path = "../support/process.rs"]
-mod process;
 
 mod atomics;
 mod authority;

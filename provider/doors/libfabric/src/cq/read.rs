@@ -55,10 +55,11 @@ impl CqFid {
         count: usize,
         from: *mut fi::fi_addr_t,
     ) -> Result<usize, Errno> {
+        let from = if SOURCES { from } else { std::ptr::null_mut() };
         let mut engine = self.shared.lock_to_poll();
         if !engine.cq_is_empty(self.id) {
             // SAFETY: the caller's promise.
-            return unsafe { self.read_standing::<SOURCES>(engine, buf, count, from) };
+            return unsafe { self.read_standing(engine, buf, count, from) };
         }
         self.taken.store(0, Ordering::Relaxed);
         // No ring is looked at: there is nothing to wait for.
@@ -68,7 +69,7 @@ impl CqFid {
             return Err(Errno::AGAIN);
         }
         // SAFETY: the caller's promise.
-        unsafe { self.read_next::<SOURCES>(engine, buf, count, from) }
+        unsafe { self.read_next(engine, buf, count, from) }
     }
 
     /// Reads a queue that has entries.
@@ -76,14 +77,13 @@ impl CqFid {
     /// # Safety
     /// As for [`CqFid::read`].
     #[inline(always)]
-    unsafe fn read_standing<const SOURCES: bool>(
+    unsafe fn read_standing(
         &self,
         mut engine: Guard<'_>,
         buf: *mut c_void,
         count: usize,
         from: *mut fi::fi_addr_t,
     ) -> Result<usize, Errno> {
-        let from = if SOURCES { from } else { std::ptr::null_mut() };
         if count == 0 {
             // SAFETY: the caller's promise.
             return unsafe { self.read_any(engine, buf, count, from) };
@@ -98,14 +98,13 @@ impl CqFid {
     /// # Safety
     /// As for [`CqFid::read`].
     #[inline(always)]
-    unsafe fn read_next<const SOURCES: bool>(
+    unsafe fn read_next(
         &self,
         mut engine: Guard<'_>,
         buf: *mut c_void,
         count: usize,
         from: *mut fi::fi_addr_t,
     ) -> Result<usize, Errno> {
-        let from = if SOURCES { from } else { std::ptr::null_mut() };
         // A stream of messages is read by batches; a single one is handed on at once.
         let batch = self.batch.load(Ordering::Relaxed);
         let most = count.min(batch);

@@ -8,12 +8,12 @@ use below::{Below as _, RAILS, Remote as _};
 use engine::{Error, MrId};
 use hmem::Span;
 use link_api::{Link as _, Patience, Way};
+use link_kit::process::{Process, meet};
 use link_kit::text;
 use rdma_sys as ibv;
 use testkit::{pattern, read, there, write};
 
 use super::*;
-use crate::process::{Process, meet};
 
 /// A rail's device is gone: its accesses fail with their connection, which is made anew without that rail.
 #[test]

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
 /// It does not outlive this.
+#[derive(Debug)]
 pub struct Process(pub Child);
 
 impl Drop for Process {
