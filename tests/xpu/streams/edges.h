@@ -148,8 +148,8 @@ static void edges_of_connect(gpu &g, bool leads)
 
 	/* A third endpoint has the blob as well. */
 	if (!by_agent) {
-		s = open_endpoint(0, 1000000000);
-		strait_stream *other = open_endpoint(0, 1000000000);
+		s = open_endpoint(0, 20000000000);
+		strait_stream *other = open_endpoint(0, 20000000000);
 		len = swap_blobs(s, theirs);
 		char again[16384];
 		swap_blobs(other, again);
@@ -246,7 +246,7 @@ static void edges_of_agents(gpu &g, bool leads)
 	for (unsigned round = 0; round < 60; round++) {
 		static uint32_t out[4 * threads], in[4 * threads];
 		strait_stream_list *l = nullptr;
-		s = open_endpoint(0, 2000000000);
+		s = open_endpoint(0, 20000000000);
 		meet(s);
 		OK(strait_stream_list_open(s, 4, &l));
 		for (unsigned n = 0; n < 4; n++)

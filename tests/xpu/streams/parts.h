@@ -172,7 +172,7 @@ static void parts_queue(gpu &g, bool leads)
 	const unsigned messages = 32;
 	dptr memory = 0;
 	cu("cuMemAlloc_v2", &memory, 2 * messages * length);
-	strait_stream *s = open_endpoint(0, 2000000000);
+	strait_stream *s = open_endpoint(0, 20000000000);
 	meet(s);
 	std::vector<uint8_t> all(messages * length);
 	for (size_t i = 0; i < all.size(); i++)
@@ -204,7 +204,7 @@ static void parts_refused(gpu &g, bool leads)
 		cu("cuMemAlloc_v2", &memory, length);
 		cu("cuMemsetD8_v2", memory, (unsigned char)(leads ? 0x11 : 0xee), length);
 		cu("cuCtxSynchronize");
-		strait_stream *s = open_endpoint(0, 2000000000);
+		strait_stream *s = open_endpoint(0, 20000000000);
 		meet(s);
 		strait_stream_path path = {};
 		path.size = sizeof path;
