@@ -14,7 +14,7 @@ import textwrap
 
 PAGES = {"provider.md": "fi_strait(7)", "ucx.md": "uct_strait(7)", "strait.md": "strait(1)",
          "p2pmem.md": "strait_p2pmem(7)", "storage.md": "strait_storage(7)", "rpipe.md": "strait_rpipe(7)",
-         "streams.md": "strait_stream(7)"}
+         "streams.md": "strait_stream(7)", "xpu-host.md": "strait_xpu(7)", "mpi.md": "strait_mpi(7)"}
 UNUSUAL = {"µ": r"\(mc", "–": r"\(en", "×": r"\(mu", "≥": r"\(>=", "≤": r"\(<=", "®": r"\(rg"}
 
 

@@ -11,6 +11,10 @@
 //! | dma_map | [`Handles::export_ipc`] for another process, [`Handles::export_dmabuf`] for a device |
 //! | dma_unmap | the end of the allocation, which closes what these keep open |
 //! | invalidate | called by a [`crate::client`]; the other kinds find replaced allocations by their number |
+//!
+//! Addresses are of this process, unless a text says otherwise, and lengths are in bytes. An [`Error`] is a
+//! code of the kind's own interface, and has the errno nearest to it; a call that a kind does not have is
+//! EOPNOTSUPP ([`Error::UNSUPPORTED`]).
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -54,7 +58,7 @@ pub trait Memory: Handles + Copies + Allocate + Sync {
     /// Which one.
     fn kind(&self) -> Kind;
 
-    /// Looks for what it needs in this process, and loads nothing. Asked until it has been found.
+    /// Whether what it needs is in this process, of which it loads nothing. Asked until it has been found.
     fn find(&self) -> bool;
 
     /// What there is of it, for people; in `Err`, why there is none.
@@ -65,7 +69,7 @@ pub trait Memory: Handles + Copies + Allocate + Sync {
         Error::os(code)
     }
 
-    /// Whether `addr` is its; `len` bytes there are to be used.
+    /// Whether memory of this kind is at `addr`. The `len` bytes from there on are to be used.
     fn acquire(&self, addr: usize, len: usize) -> bool;
 
     /// The same for a registration: what it has to be asked once where it may not be asked later.
@@ -73,7 +77,8 @@ pub trait Memory: Handles + Copies + Allocate + Sync {
         self.acquire(addr, len)
     }
 
-    /// Makes sure that `addr..addr+len` can be used, and goes on being what it is.
+    /// Makes sure that `addr..addr+len` can be read, and with `write` written, and stays what it is for as
+    /// long as what is returned lives.
     fn get_pages(&self, addr: usize, len: usize, write: bool) -> Result<Pages, Error> {
         let _ = (addr, len, write);
         Ok(Box::new(()))
@@ -124,15 +129,15 @@ pub trait Memory: Handles + Copies + Allocate + Sync {
 
 /// How other processes and devices reach memory, by handles for its allocations.
 pub trait Handles {
-    /// How another process reaches `addr..addr+len`: a handle for each allocation, in order, at most
-    /// `most` of them.
+    /// How another process reaches `addr..addr+len`: a handle for each allocation, in order. More than `most`
+    /// allocations, and a byte that is in none, are an error.
     fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
         let _ = (addr, len, most);
         Err(Error::UNSUPPORTED)
     }
 
-    /// A dma-buf for a device, and where in it `addr` is. With `pcie`, one that is sure to be reachable
-    /// over PCIe.
+    /// A dma-buf for a device, and the byte of it at which `addr` is. With `pcie`, one that is sure to be
+    /// reachable over PCIe.
     fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), Error> {
         let _ = (addr, len, pcie);
         Err(Error::UNSUPPORTED)
@@ -173,7 +178,7 @@ pub trait Handles {
 
 /// How memory is copied, and host memory page-locked for that.
 pub trait Copies {
-    /// Copies between two of its addresses, or one and host memory, and waits for it.
+    /// Copies `len` bytes between two addresses of this kind, or one and host memory, and waits for it.
     fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), Error>;
 
     /// Page-locks host memory, so that its devices copy from and to there without a copy in between.

@@ -64,7 +64,7 @@ pub const OTHERS: &[Setting] = &[
     other("STRAIT_MPI_NCCL", Kind::Switch, "no", "Have collectives of strait_mpi go by NCCL"),
     other(
         "STRAIT_MPI_NCCL_LEAST",
-        Kind::Bytes { least: 1, most: 1 << 40 },
+        Kind::Text("a number of bytes above 0, in digits alone"),
         "32768",
         "The least bytes of a collective that goes by NCCL",
     ),
@@ -94,7 +94,7 @@ pub const OTHERS: &[Setting] = &[
     ),
     other(
         "STRAIT_MPI_REDUCE_MEMORY",
-        Kind::Bytes { least: 1, most: 1 << 30 },
+        Kind::Text("a number of bytes above 0, in digits alone"),
         "67108864",
         "The most bytes of device memory for what such a reduction receives",
     ),
@@ -107,7 +107,7 @@ pub const OTHERS: &[Setting] = &[
     ),
     other(
         "STRAIT_RPIPE_BACKEND",
-        Kind::Text("strait, strait:frames, strait:tcp, ofi, ofi:NAME, mpi or mpi:NAME"),
+        Kind::Text("strait, strait:frames, strait:tcp, libfabric, libfabric:PROVIDER or mpi:NAME"),
         "strait",
         "The backend of pipes",
     ),

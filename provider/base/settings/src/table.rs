@@ -57,7 +57,7 @@ pub struct Setting {
 pub const EAGER_SIZE: Setting = Setting {
     name: "eager_size",
     kind: Kind::Bytes { least: 0, most: 8 << 20 },
-    default: "8192, or 4096 where a copy between processes is quick",
+    default: "8192, or 4096, 16384 or 32768 by what a copy between processes takes",
     help: "Messages and RMA writes of up to this many bytes travel inside a frame of the ring; longer ones are copied \
            straight from one process to the other where the kernel allows it",
 };
@@ -264,9 +264,9 @@ pub const XPU_MODE: Setting = Setting {
     name: "xpu_mode",
     kind: Kind::Choice(&["auto", "performance", "economy"]),
     default: "auto",
-    help: "How the thread looks at what GPU streams and kernels write: performance: without a pause, on a core of its \
-           own; economy: it sleeps 100 microseconds after each look that found nothing; auto: it polls while \
-           there is something, and then sleeps 50 microseconds between looks",
+    help: "How the thread polls what GPU streams and kernels write: performance: without a pause, on a core of its \
+           own; economy: it sleeps 100 microseconds after a poll that found nothing, but for 20 microseconds after one \
+           that found something; auto: it polls while there is something, and then sleeps 50 microseconds between polls",
 };
 
 pub const PORTS: Setting = Setting {

@@ -54,9 +54,9 @@ pub(crate) enum XpuMode {
 }
 
 impl XpuMode {
-    /// Of its name.
+    /// Of its name, in any case of letters.
     pub(crate) fn of(name: &str) -> Option<XpuMode> {
-        match name {
+        match name.to_ascii_lowercase().as_str() {
             "auto" => Some(XpuMode::Auto),
             "performance" => Some(XpuMode::Performance),
             "economy" => Some(XpuMode::Economy),
@@ -388,6 +388,7 @@ pub(crate) mod tests {
             ("copy_agent", "no"),
             ("connect_timeout", "50"),
             ("tcp_rails", "2"),
+            ("xpu_mode", " Economy "),
         ]);
         assert_eq!(complaints, Vec::<String>::new());
         assert_eq!((p.eager_size(), p.eager_in_a_row(), p.eager_one_way()), (16 << 10, 16 << 10, 16 << 10));
@@ -397,7 +398,7 @@ pub(crate) mod tests {
         let (p_small, _) = with(&[("unexpected_size", "1G"), ("peer_memory", "1G")]);
         assert_eq!((p_small.unexpected_size, p_small.peer_memory), (512 << 20, 1 << 30));
         assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));
-        assert_eq!(p.copy_agent, CopyAgent::No);
+        assert_eq!((&p.copy_agent, p.xpu_mode), (&CopyAgent::No, XpuMode::Economy));
         assert_eq!(with(&[("copy_agent", "auto")]).0.copy_agent, CopyAgent::Beside);
         assert_eq!(with(&[("copy_agent", "/opt/strait")]).0.copy_agent, CopyAgent::At("/opt/strait".into()));
         assert_eq!(p.connect_timeout, Duration::from_millis(50));

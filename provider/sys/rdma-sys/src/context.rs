@@ -119,7 +119,7 @@ impl Context {
         unsafe { (*self.raw()).num_comp_vectors }.try_into().unwrap_or(1)
     }
 
-    /// The state of a port, which are counted from 1.
+    /// The state of a port, which are counted from 1: EINVAL for one that is not there.
     pub fn port(&self, number: u8) -> Result<Port, Error> {
         let mut attr = ibv_port_attr::default();
         // SAFETY: an open context, the slot's type, and a structure of that size.

@@ -106,7 +106,7 @@ pub struct Cq(Arc<Inner>);
 
 impl Cq {
     /// A completion queue of at least so many entries, whose events go to the channel and carry `value`.
-    /// `vector` is below [`Context::vectors`].
+    /// `vector` is below [`Context::vectors`]. More entries than the device has are refused (EINVAL, ENOMEM).
     pub fn new(
         context: &Context,
         entries: u32,
@@ -139,8 +139,8 @@ impl Cq {
         unsafe { (*self.raw()).cqe }.try_into().unwrap_or(0)
     }
 
-    /// Takes completions from the queue into the front of `wcs`, and says how many. Of one with an error,
-    /// the id and the status alone mean anything (ibv_poll_cq(3)).
+    /// Takes completions from the queue into the front of `wcs`, and says how many; 0: there is none. Of one
+    /// with an error, the id and the status alone mean anything (ibv_poll_cq(3)). EIO if the driver refuses.
     pub fn poll(&self, wcs: &mut [ibv_wc]) -> Result<usize, Error> {
         let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
         // SAFETY: a queue of this library, and room for that many.

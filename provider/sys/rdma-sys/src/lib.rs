@@ -6,6 +6,8 @@
 //! * [`Library`]: `libibverbs.so.1`, opened at run time. One binary serves each rdma-core since 44: a
 //!   function that came later, or that a build of the library leaves out, may be missing
 //!   ([`Error::Missing`]).
+//! * [`Error`] of every call: the function that failed, and its errno. Lengths and offsets are in bytes; the
+//!   numbers of requests, entries and pieces of memory are counts.
 //! * Owners: [`Device`], [`Context`], [`Pd`], [`Mr`], [`Channel`], [`Cq`], [`Srq`], [`Qp`]. Each keeps what
 //!   it was made of, so the order of drops does not matter. An object that the library refuses to destroy
 //!   is leaked, with what it was made of.

@@ -94,9 +94,11 @@ impl Access {
 /// A part of a dma-buf.
 #[derive(Clone, Copy, Debug)]
 pub struct Dmabuf<'a> {
+    /// The dma-buf.
     pub fd: BorrowedFd<'a>,
-    /// Where in the dma-buf the part begins.
+    /// The byte of the dma-buf at which the part begins.
     pub offset: u64,
+    /// Bytes of the part.
     pub len: usize,
     /// The address that work requests and peers name its first byte by. It and the offset agree below the
     /// page.
@@ -121,7 +123,8 @@ impl Pd {
         &self.0.context
     }
 
-    /// Registers memory by its address.
+    /// Registers `len` bytes at this address. ENOMEM: the limit of locked memory (ulimit -l), or the device
+    /// has no more room. EFAULT: not mapped, or of a device whose memory the kernel does not know.
     ///
     /// # Safety
     /// Until the [`Mr`] is gone, the memory is mapped, and what holds it expects that the device and, as
@@ -144,7 +147,8 @@ impl Pd {
         self.registered(call, raw)
     }
 
-    /// Registers a part of a dma-buf. Without the library's function the error is [`Error::Missing`].
+    /// Registers a part of a dma-buf. Without the library's function the error is [`Error::Missing`]; where
+    /// the driver takes none, EOPNOTSUPP; [`Error::Invalid`] where offset and iova differ below the page.
     ///
     /// # Safety
     /// Until the [`Mr`] is gone, what holds the memory of the dma-buf expects that the device and, as far
@@ -206,10 +210,12 @@ impl Mr {
         self.fields().rkey
     }
 
+    /// Bytes.
     pub fn len(&self) -> usize {
         self.fields().length
     }
 
+    /// Whether it has no byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

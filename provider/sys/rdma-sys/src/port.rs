@@ -10,6 +10,7 @@ use crate::{ibv_gid, ibv_port_attr};
 pub struct Port {
     /// From 1.
     pub number: u8,
+    /// The structure itself.
     pub attr: ibv_port_attr,
 }
 
@@ -54,8 +55,11 @@ pub enum GidType {
 /// An entry of a port's table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Gid {
+    /// Its place in the port's table, from 0.
     pub index: u8,
+    /// In the network's order.
     pub bytes: [u8; 16],
+    /// How packets with it travel.
     pub kind: GidType,
     /// The network interface that it is of, by the kernel's index; 0 if there is none.
     pub interface: u32,

@@ -18,11 +18,15 @@ use crate::{
 /// How large a queue pair is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct QpInit {
+    /// Send requests under way.
     pub max_send_wr: u32,
-    /// Nothing where a shared receive queue serves.
+    /// Receives under way; 0 where a shared receive queue serves.
     pub max_recv_wr: u32,
+    /// Pieces of memory of a send request.
     pub max_send_sge: u32,
+    /// Pieces of memory of a receive.
     pub max_recv_sge: u32,
+    /// Bytes of a send that IBV_SEND_INLINE copies into the request.
     pub max_inline: u32,
     /// Every send request has a completion, without IBV_SEND_SIGNALED.
     pub signal_all: bool,
@@ -40,9 +44,13 @@ pub struct Ready {
     /// The peer's GID, and the own one that packets come from; none: the LID alone, within a subnet of
     /// InfiniBand.
     pub gid: Option<(Gid, [u8; 16])>,
+    /// The peer's LID, where packets have one.
     pub lid: u16,
+    /// The own port, from 1.
     pub port: u8,
+    /// Of the GRH: the TOS byte of IP with RoCE v2.
     pub traffic_class: u8,
+    /// InfiniBand's, of 4 bits.
     pub service_level: u8,
     /// How many reads and atomics of the peer's may be under way.
     pub max_reads: u8,
@@ -68,7 +76,9 @@ pub struct ToRts {
 /// What [`Qp::query`] gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
+    /// `enum ibv_qp_state`.
     pub state: ibv_qp_state,
+    /// What it has.
     pub cap: QpInit,
 }
 
@@ -149,7 +159,7 @@ impl QpInit {
 }
 
 impl Qp {
-    /// A queue pair in RESET.
+    /// A queue pair in RESET. What is more than the device has is refused (EINVAL, ENOMEM).
     pub fn new(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, srq: Option<&Srq>, init: QpInit) -> Result<Qp, Error> {
         let ops = pd.context().ops();
         let send = ops.post_send.ok_or(Error::Missing("ibv_post_send"))?;
@@ -209,7 +219,8 @@ impl Qp {
         self.to(IBV_QPS_RESET)
     }
 
-    /// From RESET to INIT: receives may be posted. `access` is what peers may do.
+    /// From RESET to INIT: receives may be posted. `port` counts from 1, `pkey_index` is of that port's
+    /// table, `access` is what peers may do.
     pub fn init(&self, port: u8, pkey_index: u16, access: Access) -> Result<(), Error> {
         let mut attr = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
@@ -284,7 +295,8 @@ impl Qp {
         Ok(Attributes { state: attr.qp_state, cap: QpInit::of(attr.cap, self.granted.signal_all) })
     }
 
-    /// Posts a list of send requests, and says how many were taken where one is refused.
+    /// Posts a list of send requests. An error has the number of those that were taken; of most drivers it is
+    /// ENOMEM where the queue has no room for the next one.
     ///
     /// # Safety
     /// The list and its pieces are readable. Until the completion of a request (or of a later one of this
@@ -302,7 +314,8 @@ impl Qp {
         })
     }
 
-    /// Posts one receive; not where a shared receive queue serves.
+    /// Posts one receive, whose completion has `id`. Of most drivers ENOMEM where the queue has no room. Not
+    /// where a shared receive queue serves.
     ///
     /// # Safety
     /// Until its completion the memory is registered and unused by others.

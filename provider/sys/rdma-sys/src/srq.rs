@@ -10,7 +10,9 @@ use crate::{Error, IBV_SRQ_LIMIT, Pd, ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_att
 /// How large a shared receive queue is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
+    /// Receives under way.
     pub max_wr: u32,
+    /// Pieces of memory of a receive.
     pub max_sge: u32,
 }
 
@@ -70,7 +72,7 @@ impl Srq {
         Error::check("ibv_modify_srq", unsafe { modify(self.raw(), &raw mut attr, IBV_SRQ_LIMIT as i32) })
     }
 
-    /// Posts one receive.
+    /// Posts one receive, whose completion has `id`. Of most drivers ENOMEM where the queue has no room.
     ///
     /// # Safety
     /// Until its completion the memory is registered and unused by others.
@@ -82,7 +84,7 @@ impl Srq {
         Error::check("ibv_post_srq_recv", unsafe { (self.0.post)(self.raw(), &raw mut wr, &raw mut bad) })
     }
 
-    /// Posts receives of one piece each, of which this many are taken by one call, and no more; how many
+    /// Posts receives of one piece each, given by `id` and piece, of which the first `N` at most; how many
     /// were taken.
     ///
     /// # Safety

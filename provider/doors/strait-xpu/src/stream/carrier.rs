@@ -37,7 +37,8 @@ const TAG: usize = 2;
 
 /// Opens one: for peers of other hosts with a key.
 pub(super) fn open(key: Option<&[u8]>) -> Result<Box<dyn Carrier>, Error> {
-    let (pace, polls) = match setting(&settings::XPU_MODE).as_deref() {
+    let mode = setting(&settings::XPU_MODE).map(|mode| mode.to_ascii_lowercase());
+    let (pace, polls) = match mode.as_deref() {
         Some("performance") => (Pace::POLLS, "which polls without a pause"),
         Some("economy") => (Pace::sleeps(LONG_SLEEP), "which sleeps 100 microseconds between polls"),
         _ => (Pace::adapts(SLEEP), "which polls, and sleeps 50 microseconds where nothing happens"),
