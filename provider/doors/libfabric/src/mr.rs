@@ -267,6 +267,13 @@ unsafe extern "C" fn regattr(
         let iface = unsafe { iface(attr, domain) };
         let place;
         if flags & fi::FI_MR_DMABUF != 0 {
+            if wanted.count > 1 {
+                log::info!(
+                    "fi_mr_regattr: {} dma-bufs in one registration: register each by a call of its own",
+                    wanted.count
+                );
+                return Err(Errno::INVAL);
+            }
             // SAFETY: with that flag the application passes such a structure.
             let of = unsafe { arg(wanted.iov.cast::<fi::fi_mr_dmabuf>().cast_mut())? };
             place = mapping(of)?;

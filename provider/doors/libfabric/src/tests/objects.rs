@@ -127,11 +127,16 @@ fn allocated(w: &World) -> *mut fi::fid_domain {
 }
 
 pub(super) fn register_dmabuf(domain: *mut fi::fid_domain, of: fi::fi_mr_dmabuf) -> (c_int, *mut fi::fid_mr) {
+    register_dmabufs(domain, &[of])
+}
+
+fn register_dmabufs(domain: *mut fi::fid_domain, of: &[fi::fi_mr_dmabuf]) -> (c_int, *mut fi::fid_mr) {
     let attr = fi::fi_mr_attr {
-        anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of },
+        anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: of.as_ptr() },
+        iov_count: of.len(),
         iface: fi::FI_HMEM_SYSTEM,
         access: fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE,
-        requested_key: of.offset,
+        requested_key: of[0].offset,
         ..Default::default()
     };
     let mut mr = ptr::null_mut();
@@ -148,6 +153,11 @@ fn a_dmabuf_is_found_by_its_memory_until_the_registration_is_closed() {
     let all = fi::fi_mr_dmabuf { fd: fd.as_raw_fd(), offset: 0, len, base_addr: base };
     let unmapped = fi::fi_mr_dmabuf { base_addr: ptr::null_mut(), ..all };
     assert_eq!(regattr(unmapped).0, -fi::FI_EOPNOTSUPP);
+    assert_eq!(
+        register_dmabufs(domain, &[all, all]).0,
+        -fi::FI_EINVAL,
+        "only the first one would be registered"
+    );
     for fd in [-1, 1 << 20] {
         assert_eq!(regattr(fi::fi_mr_dmabuf { fd, ..all }).0, -libc::EBADF, "{fd}");
     }
