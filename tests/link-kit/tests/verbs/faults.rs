@@ -15,7 +15,7 @@ use stand_in::program::{self, Program};
 use verbs::{Options, Verbs};
 use wire::Seg;
 
-use crate::device::{harness, options, set};
+use crate::device::{harness, options, port, set};
 use crate::support::{Driven, Over};
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -264,17 +264,14 @@ fn a_shared_receive_queue_that_fails_ends_the_peers_and_nothing_is_sent_any_more
 #[test]
 fn a_port_that_is_down_for_less_than_a_queue_pair_sends_again_loses_no_frame_and_no_peer() {
     let mut two = Two::new("sv0");
-    let port = two.stand_in.symbol("stand_in_verbs_port");
-    // SAFETY: the stand-in's function, with its type.
-    let port: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(port) };
-    port(0, false);
+    port(0, 1, false);
     two.send_to_b();
     let down = Instant::now();
     while down.elapsed() < Duration::from_millis(1_300) {
         assert!(two.a.poll().is_none() && two.b.poll().is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
-    port(0, true);
+    port(0, 1, true);
     two.frame_from_a();
 }
 

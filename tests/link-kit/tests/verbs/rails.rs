@@ -301,7 +301,7 @@ fn a_rail_whose_port_is_down_is_left_out() {
         let fabric = open(&with_rails(3));
         opened += 1;
         if opened == 2 {
-            port(1, false);
+            port(1, 1, false);
         }
         link_with(fabric, counts, |options| options.stripes = STRIPES)
     });
