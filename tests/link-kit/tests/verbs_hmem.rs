@@ -273,7 +273,8 @@ fn a_dmabuf_that_its_exporter_takes_back_is_not_written() {
     // SAFETY: that function's type.
     let port: extern "C" fn(usize, u8, bool) = unsafe { std::mem::transmute(of("stand_in_verbs_port")) };
     port(0, 1, false);
-    let piece = Piece { way: Way::Get, at, key: lease.key, addr: lease.base, local, once: None };
+    let piece =
+        Piece { way: Way::Get, at, key: lease.key, first: lease.key, addr: lease.base, local, once: None };
     owner.access(5, &piece).expect("room for an access");
     assert_eq!(revoke(-1), 1);
     port(0, 1, true);

@@ -245,8 +245,11 @@ pub struct Piece {
     pub way: Way,
     /// Where the peer's memory is accessed.
     pub at: Dest,
-    /// The key of its lease.
+    /// The key of its lease; and that by which the same bytes are accessed by the first connection, where
+    /// that is a rail's.
     pub key: u64,
+    /// See `key`.
+    pub first: u64,
     /// What its first byte is called there.
     pub addr: u64,
     /// Memory here, all of which takes part.

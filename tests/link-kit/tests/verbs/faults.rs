@@ -458,7 +458,7 @@ fn a_peer_that_writes_with_data_beyond_its_room_is_cut_off() {
     let (mut written, start) = (0, Instant::now());
     let dest = two.a.with(|a| a.next_mark(two.to_b)).expect("there is a channel").0;
     // Without bytes the device asks for no key.
-    let piece = Piece { way: Way::Put, at: dest, key: 0, addr: 0, local: empty, once };
+    let piece = Piece { way: Way::Put, at: dest, key: 0, first: 0, addr: 0, local: empty, once };
     for _ in 0..window + 1 {
         two.a.with(|a| a.below().expect("a device").access(1 << 54, &piece)).expect("room for one");
     }

@@ -38,7 +38,7 @@ pub fn say(from: &mut Verbs, to: Dest, other: &mut Verbs) {
 
 /// Accesses memory: whether the bytes are where they belong.
 pub fn accesses(by: &mut Verbs, (way, at, key, addr): (Way, Dest, u64, u64), local: Span) -> bool {
-    match by.access(5, &Piece { way, at, key, addr, local, once: None }) {
+    match by.access(5, &Piece { way, at, key, first: key, addr, local, once: None }) {
         Err(NotSent::Error(_)) => return false,
         outcome => outcome.expect("room for an access"),
     }

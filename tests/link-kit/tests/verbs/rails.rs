@@ -17,6 +17,8 @@ use crate::lone::{accesses, join, say};
 use crate::rma::{BOTH, LEN, access, does_what_copies_do, known};
 
 mod ends;
+mod memory;
+mod ports;
 
 const WAIT: Duration = Duration::from_secs(60);
 /// Of tests, so that many accesses are cut.

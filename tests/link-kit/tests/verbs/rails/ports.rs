@@ -1,0 +1,151 @@
+//! Ports of one device, and ports that go down and come up again.
+
+use std::thread::sleep;
+
+use super::*;
+use crate::device::moved;
+
+/// Long enough for events to be read, and shorter than a queue pair sends again.
+const DOWN: Duration = Duration::from_millis(400);
+
+#[test]
+fn two_ports_of_a_device_are_a_port_and_its_rail() {
+    let mut duo = duo("sv0:ports=2", 2);
+    let target = filled(LEN, 3);
+    known(&mut duo, target, 9, BOTH);
+    writes_in_parts(&mut duo, 9, target, 2);
+    let before = [moved(0, 1), moved(0, 2)];
+    goes_in_parts(&mut duo, 9, target, 2);
+    let each = [moved(0, 1) - before[0], moved(0, 2) - before[1]];
+    assert!(each.iter().all(|bytes| *bytes > LEN as u64 / 2), "bytes by each port: {each:?}");
+}
+
+/// By LID.
+#[test]
+fn two_ports_of_an_infiniband_device_are_a_port_and_its_rail() {
+    let mut duo = duo("sv0:ib,ports=2", 2);
+    let target = filled(LEN, 3);
+    known(&mut duo, target, 9, BOTH);
+    goes_in_parts(&mut duo, 9, target, 2);
+    assert!(moved(0, 2) > LEN as u64 / 2);
+}
+
+#[test]
+fn two_ports_of_two_devices_are_used_all_four() {
+    let mut duo = duo("sv0:ports=2;sv1:ports=2", 4);
+    let target = filled(LEN, 3);
+    known(&mut duo, target, 9, BOTH);
+    goes_in_parts(&mut duo, 9, target, 4);
+    let each = [(0, 1), (0, 2), (1, 1), (1, 2)].map(|(device, port)| moved(device, port));
+    assert!(each.iter().all(|bytes| *bytes > LEN as u64 / 4), "bytes by each port: {each:?}");
+}
+
+#[test]
+fn accesses_in_parts_by_two_ports_of_a_device_do_what_copies_do() {
+    do_what_copies_do("sv0:ports=2", &[("DELAY_US", "200"), ("REORDER", "7")], 2, 2);
+    assert!(moved(0, 2) > 0);
+}
+
+/// Events of a device are read by polls that find nothing.
+fn read_events(duo: &mut Duo<Verbs>) {
+    for _ in 0..4_000 {
+        assert!(duo.a.next().is_none() && duo.b.next().is_none());
+    }
+}
+
+/// A rail goes down between accesses, and comes up again.
+fn goes_without_a_port_that_is_down(devices: &str, (device, number): (usize, u8)) {
+    let mut duo = duo(devices, 2);
+    let target = filled(LEN, 3);
+    known(&mut duo, target, 9, BOTH);
+    goes_in_parts(&mut duo, 9, target, 2);
+    for round in 0..3 {
+        port(device, number, false);
+        read_events(&mut duo);
+        let before = moved(device, number);
+        goes_in_parts(&mut duo, 9, target, 1);
+        // Its key is requested while the port is down.
+        let (other, key) = (filled(LEN, 4), 20 + round);
+        known(&mut duo, other, key, BOTH);
+        goes_in_parts(&mut duo, key, other, 1);
+        assert_eq!(moved(device, number), before, "bytes by a port that is down");
+        port(device, number, true);
+        read_events(&mut duo);
+        goes_in_parts(&mut duo, 9, target, 2);
+        goes_in_parts(&mut duo, key, other, 2);
+        assert!(moved(device, number) > before);
+    }
+}
+
+#[test]
+fn accesses_go_without_a_port_that_is_down_and_by_it_again_once_it_is_up() {
+    goes_without_a_port_that_is_down("sv0;sv1", (1, 1));
+}
+
+#[test]
+fn accesses_go_without_the_second_port_of_a_device_that_is_down_and_by_it_again_once_it_is_up() {
+    goes_without_a_port_that_is_down("sv0:ports=2", (0, 2));
+}
+
+/// Any of the ports goes down while accesses are under way, for less than a queue pair sends again.
+#[test]
+fn a_port_that_goes_down_and_comes_up_in_the_middle_of_accesses_loses_none() {
+    const N: usize = 6;
+    let mut duo = duo("sv0:ports=2;sv1", 3);
+    let (to, target) = (duo.a.peer, Span::leak(N * LEN));
+    known(&mut duo, target, 9, BOTH);
+    writes_in_parts(&mut duo, 9, target, 3);
+    for (round, (device, number)) in [(0, 2), (1, 1), (0, 1), (0, 2)].into_iter().enumerate() {
+        for i in 0..N {
+            if i == N / 2 {
+                port(device, number, false);
+            }
+            let (local, remote) = ([filled(LEN, round + i)], [there((i * LEN) as u64, LEN, 9)]);
+            duo.post(|a| a.domain.rma(a.ep, &write(to, &local, &remote, i)));
+        }
+        let (mut over, start, mut is_down) = (0, Instant::now(), true);
+        while over < N {
+            assert!(start.elapsed() < WAIT, "{over} of {N} are over");
+            if let Some(done) = duo.a.next() {
+                assert_eq!(done.err, None, "port {number} of device {device}");
+                over += 1;
+            }
+            duo.b.next();
+            if is_down && start.elapsed() > DOWN {
+                port(device, number, true);
+                is_down = false;
+            }
+            sleep(Duration::from_micros(20));
+        }
+        if is_down {
+            port(device, number, true);
+        }
+        for i in 0..N {
+            let part = target.part(i * LEN, LEN).expect("a part");
+            assert!(text(&[part]) == pattern(LEN, round + i), "access {i} of round {round}");
+        }
+        read_events(&mut duo);
+        goes_in_parts(&mut duo, 9, target.part(0, LEN).expect("a part"), 3);
+    }
+}
+
+/// A rail's port stays down for longer: the connection ends with what is under way, the next one goes without
+/// the rail, also once the port is up, and the one after that by it.
+#[test]
+fn a_rail_whose_port_was_down_for_long_is_used_again_by_the_next_connection() {
+    let mut duo = duo("sv0:ports=2", 2);
+    let (to, target, local) = (duo.a.peer, filled(LEN, 3), [filled(LEN, 7)]);
+    known(&mut duo, target, 9, BOTH);
+    goes_in_parts(&mut duo, 9, target, 2);
+    port(0, 2, false);
+    // The event is not read yet.
+    let end = access(&mut duo, &write(to, &local, &[there(0, LEN, 9)], 1)).err;
+    assert_eq!(end, Some(Error::Reset));
+    writes_in_parts(&mut duo, 9, target, 1);
+    port(0, 2, true);
+    read_events(&mut duo);
+    goes_in_parts(&mut duo, 9, target, 1);
+    end_with(1, ibv::IBV_WC_REM_OP_ERR);
+    assert_eq!(access(&mut duo, &write(to, &local, &[there(0, LEN, 9)], 1)).err, Some(Error::Reset));
+    writes_in_parts(&mut duo, 9, target, 2);
+}
