@@ -399,7 +399,10 @@ impl Accesses<'_> {
             (None, Way::Put) => Verb::Write(remote),
         };
         let Local { bytes, is_inline, posted } = local;
-        let Some((pair, id)) = self.0.objects.pairs.with_id(number) else { return Err(NotSent::Busy) };
+        let Some((pair, id)) = self.0.objects.pairs.with_id(number) else {
+            self.let_go(number, posted);
+            return Err(NotSent::Busy);
+        };
         // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place that
         // was taken for this request, or memory that is registered until it has completed, and that is the
         // operation's until then ([`below::Remote::access`]).
