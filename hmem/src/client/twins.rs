@@ -1,4 +1,5 @@
-//! Rules of [`super::registrations`] and of [`super::revocable`] that a twin forgets, each of which a test under loom finds.
+//! Rules of [`super::registrations`] and of [`super::revocable`] that a twin forgets, each of which a test
+//! under loom finds.
 
 /// Whether a twin forgets this rule; never outside of loom's tests.
 macro_rules! forgets {
