@@ -355,7 +355,8 @@ fn make_rails((one, to_other): (&mut Verbs, Dest), (other, to_one): (&mut Verbs,
             return;
         }
         for each in [&mut *one, &mut *other] {
-            assert!(matches!(each.poll(Poll::All), None | Some(Did::Announces(_))));
+            // The end of an earlier connection may be reported late.
+            assert!(matches!(each.poll(Poll::All), None | Some(Did::Announces(_) | Did::Failed(..))));
         }
     }
 }
