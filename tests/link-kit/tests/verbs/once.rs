@@ -57,7 +57,8 @@ fn data_that_was_not_agreed_on_is_kept_in_as_many_places_as_there_are() {
     while reported < posted {
         assert!(start.elapsed() < WAIT, "{reported} of {posted}");
         while let Some(did) = kept.pop_front() {
-            let Did::Written(buffer, 1, 7, 0) = did else { panic!("{did:?}") };
+            let Did::Written(buffer, who, 7, 0) = did else { panic!("{did:?}") };
+            assert_eq!(who, to_peer.0);
             owner.give_back(buffer);
             reported += 1;
         }
