@@ -382,8 +382,16 @@ pub trait Remote: Send {
     }
 
     /// The keys by which a peer accesses memory in parts, beside that by which it was lent to it, or
-    /// admitted, the same way. They end with the lease.
-    fn stripe(&mut self, _to: Dest, _lease: u64, _span: Span, _read: bool, _write: bool) -> Keys {
+    /// admitted, the same way. They end with the lease. `published`: the peer has them for as long as the
+    /// registration lasts; else for a request that is about to be sent.
+    fn stripe(
+        &mut self,
+        _to: Dest,
+        _lease: u64,
+        _span: Span,
+        (_read, _write): (bool, bool),
+        _published: bool,
+    ) -> Keys {
         [0; RAILS]
     }
 

@@ -188,11 +188,19 @@ impl Accesses<'_> {
         Some(found.key)
     }
 
-    /// Registers memory that was lent to a peer, or admitted, for its rails.
-    pub(crate) fn stripe(&mut self, to: Dest, lease: u64, span: Span, may: (bool, bool)) -> Keys {
+    /// Registers memory that was lent to a peer, or admitted, for its rails; what is `published`, also for
+    /// those whose port is down.
+    pub(crate) fn stripe(
+        &mut self,
+        to: Dest,
+        lease: u64,
+        span: Span,
+        may: (bool, bool),
+        published: bool,
+    ) -> Keys {
         match self.0.objects.registered.key(lease).map(Key::base) {
             Some(base) if !self.0.rails.is_empty() => {
-                self.0.rails.stripe((lease, first_of(to)), base, span, may)
+                self.0.rails.stripe((lease, first_of(to)), base, span, may, published)
             }
             _ => [0; RAILS],
         }

@@ -331,7 +331,7 @@ fn a_rail_by_which_no_packet_gets_there_and_back_is_left_out_at_both_ends() {
     say(&mut one, to_other, &mut other);
     let memory = filled(LEN, 3);
     let lease = one.lend(to_other, memory, Way::Put).expect("memory that can be lent");
-    assert_eq!(one.stripe(to_other, lease.number, memory, false, true), [0; RAILS]);
+    assert_eq!(one.stripe(to_other, lease.number, memory, (false, true), true), [0; RAILS]);
     assert!(one.end_lease(lease.number, true));
 }
 

@@ -238,8 +238,16 @@ impl Rails<Verbs> {
     }
 
     /// Registers memory that a peer accesses under this address by its lease, for each rail. What one refuses
-    /// is not accessed by that.
-    pub(crate) fn stripe(&mut self, to: (u64, u32), base: u64, span: Span, may: (bool, bool)) -> Keys {
+    /// is not accessed by that. A rail whose port is down gives a key of what is `published` alone, which
+    /// the peer hears of once: a request is done at once, by each rail that it has a key of.
+    pub(crate) fn stripe(
+        &mut self,
+        to: (u64, u32),
+        base: u64,
+        span: Span,
+        may: (bool, bool),
+        published: bool,
+    ) -> Keys {
         let first = to.1;
         if let Some(striped) = self.striped.get(&to) {
             return striped.keys;
@@ -249,8 +257,10 @@ impl Rails<Verbs> {
         }
         let mut striped = Striped::default();
         for (at, rail) in self.all.iter_mut().enumerate() {
+            let is_up = rail.port.route.port.is_active();
             let domain = rail
                 .connected(first)
+                .filter(|_| is_up || published)
                 .and_then(|number| rail.port.objects.seconds.domain(number))
                 .map(|d| d.id);
             let Some(domain) = domain else { continue };

@@ -82,7 +82,7 @@ fn a_refusal_of_a_rail_is_kept_with_call_and_errno_and_concerns_no_other_memory_
     for (peer, room) in [&mut left, &mut right].into_iter().zip(rooms) {
         let (to_peer, to_one) = joined(&mut one, peer);
         let lease = peer.lend(to_one, room, Way::Put).expect("memory that can be lent");
-        let keys = peer.stripe(to_one, lease.number, room, false, true);
+        let keys = peer.stripe(to_one, lease.number, room, (false, true), true);
         assert!(keys[0] != 0, "{keys:x?}");
         say(peer, to_one, &mut one);
         peers.push((to_peer, lease, keys[0]));

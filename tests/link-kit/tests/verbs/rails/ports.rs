@@ -87,6 +87,38 @@ fn accesses_go_without_the_second_port_of_a_device_that_is_down_and_by_it_again_
     goes_without_a_port_that_is_down("sv0:ports=2", (0, 2));
 }
 
+/// The receiver reads at once, by each rail that it has a key of: its own port is up, and it knows of no other.
+#[test]
+fn a_long_message_goes_without_a_rail_whose_port_is_down_at_the_sender_alone() {
+    set("sv0;sv1;sv2;sv3", &[]);
+    let mut each = ["sv0,sv1", "sv2,sv3"].into_iter();
+    let mut duo = Duo::linked(|counts| {
+        let device = Some(each.next().expect("two").into());
+        let fabric = open(&Options { device, ..with_rails(2) });
+        link_with(fabric, counts, |options| options.stripes = STRIPES)
+    });
+    sends_in_parts(&mut duo, 2);
+    for round in 0..3 {
+        let made = calls(c"ibv_create_qp");
+        port(1, 1, false);
+        read_events(&mut duo);
+        let before = moved(3, 1);
+        for seed in 0..2 {
+            duo.counts.take();
+            duo.send(&[filled(LEN, seed)], &[Span::leak(LEN)]);
+            let [_, bytes, reads, length] = duo.counts.take();
+            assert_eq!((reads, length), (1, LEN as u64), "reads, and their bytes, in round {round}");
+            assert!(bytes < 2_000, "{bytes} bytes in frames");
+        }
+        assert_eq!(moved(3, 1), before, "bytes by a port that is down at the other end");
+        port(1, 1, true);
+        read_events(&mut duo);
+        duo.send(&[filled(LEN, 5)], &[Span::leak(LEN)]);
+        assert_eq!(duo.counts.take()[2], 2, "reads in round {round}");
+        assert_eq!(calls(c"ibv_create_qp"), made, "queue pairs of a connection that ended");
+    }
+}
+
 /// Any of the ports goes down while accesses are under way, for less than a queue pair sends again.
 #[test]
 fn a_port_that_goes_down_and_comes_up_in_the_middle_of_accesses_loses_none() {
@@ -117,9 +149,8 @@ fn a_port_that_goes_down_and_comes_up_in_the_middle_of_accesses_loses_none() {
             }
             sleep(Duration::from_micros(20));
         }
-        if is_down {
-            port(device, number, true);
-        }
+        // What was posted by a port that is down is not over before that is up.
+        assert!(!is_down, "no access waited for port {number} of device {device}");
         for i in 0..N {
             let part = target.part(i * LEN, LEN).expect("a part");
             assert!(text(&[part]) == pattern(LEN, round + i), "access {i} of round {round}");
