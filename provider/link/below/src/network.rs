@@ -129,6 +129,9 @@ pub enum NotSent {
     Busy,
     /// Its bytes could not be read.
     Fault,
+    /// The connection that the key of this access is of does not do it: it goes by [`Piece::first`]. That is
+    /// said of accesses alone.
+    ByFirst,
     /// The provider says no.
     Error(String),
 }

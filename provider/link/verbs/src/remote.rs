@@ -315,29 +315,11 @@ impl Accesses<'_> {
 
     pub(crate) fn access(&mut self, op: u64, piece: &Piece) -> Result<(), NotSent> {
         if let Some(rail) = rail_of(piece.key) {
-            return self.access_by_rail(rail, op, piece);
+            self.0.connected(first_of(piece.at))?;
+            return self.0.rails.access(rail, op, piece);
         }
         let by = self.pair_of(piece)?;
         self.access_by(by, op, piece)
-    }
-
-    /// The same by a key of a rail; what that does not do goes by the first port.
-    fn access_by_rail(&mut self, rail: usize, op: u64, piece: &Piece) -> Result<(), NotSent> {
-        let first = first_of(piece.at);
-        self.0.connected(first)?;
-        let outcome = match piece.once {
-            None => self.0.rails.access(first, rail, op, piece),
-            // What takes a receive, or is atomic, goes by the first port alone.
-            Some(_) => None,
-        };
-        match outcome {
-            Some(outcome) => outcome,
-            None => {
-                let piece = &Piece { key: piece.first, ..*piece };
-                let by = self.pair_of(piece)?;
-                self.access_by(by, op, piece)
-            }
-        }
     }
 
     /// Accesses memory of a peer by this queue pair, and in this domain if it is alone in one.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use below::{Below as _, Dest, Did, Poll, RAILS, RailsWith, Remote as _};
+use below::{Below as _, Dest, Did, NotSent, Poll, RAILS, RailsWith, Remote as _};
 use engine::{Ctx, Error};
 use hmem::Span;
 use link_api::Way;

@@ -299,37 +299,31 @@ impl Rails<Verbs> {
         if self.striped.is_empty() { Ok(()) } else { self.end_striped(|key| key.0 == lease) }
     }
 
-    /// Accesses memory of a peer by a key of this rail, from 1. `None`: the rail does not, and the access
-    /// goes by the first port.
-    pub(crate) fn access(
-        &mut self,
-        first: u32,
-        rail: usize,
-        op: u64,
-        piece: &Piece,
-    ) -> Option<Result<(), NotSent>> {
-        let rail = self.all.get_mut(rail - 1)?;
-        // Also where its port is down, which may be up before its requests fail.
-        let number = rail.made(first)?;
+    /// Accesses memory of a peer by a key of this rail, from 1.
+    pub(crate) fn access(&mut self, rail: usize, op: u64, piece: &Piece) -> Result<(), NotSent> {
+        let first = first_of(piece.at);
+        // What takes a receive, or is atomic, goes by the first port alone; so does what was planned before
+        // the rail's port went down, which may stay down for long.
+        let may = |rail: &&mut Rail<Verbs>| piece.once.is_none() && rail.port.route.port.is_active();
+        let rail = self.all.get_mut(rail - 1).filter(may).ok_or(NotSent::ByFirst)?;
+        let number = rail.made(first).ok_or(NotSent::ByFirst)?;
         let domain = rail.port.objects.seconds.domain(number).cloned();
         let mut by = Accesses(&mut rail.port);
-        let found = by.has_room(number).and_then(|_| by.find(number, domain, op, piece));
-        let local = match found {
-            Ok(local) => local,
+        let local = match by.has_room(number).and_then(|_| by.find(number, domain, op, piece)) {
             // It says nothing of other memory, nor of this memory at another time.
             Err(NotSent::Error(why)) => {
                 log::debug!("rail {}: an access goes without it: {why}", rail.name());
-                return None;
+                return Err(NotSent::ByFirst);
             }
-            Err(why) => return Some(Err(why)),
+            found => found?,
         };
         match by.post(number, piece, local) {
             Err(NotSent::Error(why)) => {
                 log::warn!("rail {}: accesses to a peer go without it from now on: {why}", rail.name());
                 rail.stages.leave(first);
-                None
+                Err(NotSent::ByFirst)
             }
-            outcome => Some(outcome),
+            outcome => outcome,
         }
     }
 

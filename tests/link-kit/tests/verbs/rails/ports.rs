@@ -2,8 +2,11 @@
 
 use std::thread::sleep;
 
+use below::Piece;
+
 use super::*;
 use crate::device::moved;
+use crate::lone::happens;
 
 /// Long enough for events to be read, and shorter than a queue pair sends again.
 const DOWN: Duration = Duration::from_millis(400);
@@ -117,6 +120,42 @@ fn a_long_message_goes_without_a_rail_whose_port_is_down_at_the_sender_alone() {
         assert_eq!(duo.counts.take()[2], 2, "reads in round {round}");
         assert_eq!(calls(c"ibv_create_qp"), made, "queue pairs of a connection that ended");
     }
+}
+
+/// A part that waited meanwhile is not posted to a port that is down, and none is requested by it.
+#[test]
+fn a_part_that_is_not_posted_when_a_port_goes_down_is_the_first_ports() {
+    set("sv0;sv1", &[]);
+    let (mut one, mut other) = (open(&with_rails(2)), open(&with_rails(2)));
+    let (to_other, to_one) = joined(&mut one, &mut other);
+    let room = Span::leak(LEN);
+    let lends = |other: &mut Verbs, published| {
+        let lease = other.lend(to_one, room, Way::Put).expect("memory that can be lent");
+        let keys = other.stripe(to_one, lease.number, room, (false, true), published);
+        (lease, keys)
+    };
+    let (lease, keys) = lends(&mut other, false);
+    say(&mut other, to_one, &mut one);
+    let (first, addr, local) = (lease.key, lease.base, filled(LEN, 7));
+    let part = Piece { way: Way::Put, at: to_other, key: keys[0], first, addr, local, once: None };
+    let read_both = |one: &mut Verbs, other: &mut Verbs, is_up: bool| {
+        let start = Instant::now();
+        while (one.rails(to_other) != NONE, other.rails(to_one) != NONE) != (is_up, is_up) {
+            assert!(start.elapsed() < WAIT, "the event is not read");
+            assert_eq!((one.poll(Poll::All), other.poll(Poll::All)), (None, None));
+        }
+    };
+    port(1, 1, false);
+    read_both(&mut one, &mut other, false);
+    assert_eq!(one.access(6, &part), Err(NotSent::ByFirst));
+    let (for_a_request, published) = (lends(&mut other, false).1, lends(&mut other, true).1);
+    assert_eq!(for_a_request, [0; RAILS]);
+    assert!(published[0] != 0, "{published:x?}");
+    port(1, 1, true);
+    read_both(&mut one, &mut other, true);
+    assert_eq!(one.access(6, &part), Ok(()));
+    assert_eq!(happens(&mut one), Did::Over(6, true));
+    assert!(text(&[room]) == text(&[local]));
 }
 
 /// Any of the ports goes down while accesses are under way, for less than a queue pair sends again.
