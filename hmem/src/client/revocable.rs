@@ -129,10 +129,11 @@ impl<A: Adapter> Revocable<A> {
     pub fn begin(&self, on: &A::Pair) -> bool {
         let mut state = self.lock();
         let is_known = state.users.iter().any(|user| A::is_same(user, on)) || forgets!(state, BeginsUnseen);
-        if !state.is_revoked && !is_known {
+        let is_there = !state.is_revoked || forgets!(state, BeginsRevoked);
+        if is_there && !is_known {
             state.users.push(on.clone());
         }
-        !state.is_revoked
+        is_there
     }
 
     /// No request that names it is under way.

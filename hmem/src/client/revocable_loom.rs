@@ -194,6 +194,13 @@ fn twin_whose_requests_begin_unseen() {
     beside_a_client_that_takes_it_back(Twin::BeginsUnseen, 1, false);
 }
 
+/// The queue pair of the first request was not put in error, since that was over.
+#[test]
+#[should_panic(expected = "the registration of a request has ended")]
+fn twin_whose_requests_begin_after_the_memory_was_taken_back() {
+    beside_a_client_that_takes_it_back(Twin::BeginsRevoked, 2, false);
+}
+
 #[test]
 #[should_panic(expected = "the peer has a key")]
 fn twin_that_registers_what_was_taken_back_meanwhile() {

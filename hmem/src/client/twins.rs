@@ -38,6 +38,8 @@ pub(super) enum Twin {
     DeregistersFirst,
     /// The queue pair of a request that begins is not put in error.
     BeginsUnseen,
+    /// A request begins that names what was taken back.
+    BeginsRevoked,
     /// What was taken back meanwhile is registered with the adapter.
     RegistersRevoked,
     /// The peer's queue pair is not put in error where the end of its registration is refused.
