@@ -14,6 +14,7 @@ mod imports;
 mod owner;
 mod refused;
 mod registrations;
+mod revocable;
 mod table;
 mod twins;
 
@@ -22,6 +23,7 @@ pub use device::{DeviceMemory, Mapped};
 pub use entries::{own, register};
 pub use owner::Registered;
 pub use refused::{Call, Refused};
+pub use revocable::{Adapter, Revocable};
 pub use table::{DeviceImport, FileExport, Table, WithDevices};
 
 use std::os::fd::{FromRawFd, OwnedFd};

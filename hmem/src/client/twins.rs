@@ -1,4 +1,5 @@
-//! Rules of [`super::registrations`] that a twin forgets, each of which a test under loom finds.
+//! Rules of [`super::registrations`] and of [`super::revocable`] that a twin forgets, each of which a test
+//! under loom finds.
 
 /// Whether a twin forgets this rule; never outside of loom's tests.
 macro_rules! forgets {
@@ -33,4 +34,14 @@ pub(super) enum Twin {
     RevokesLast,
     /// The end of an import does not wait for a thread that takes its memory from the device.
     EndsUnwaited,
+    /// A registration with an adapter ends before the queue pairs are in error whose requests name it.
+    DeregistersFirst,
+    /// The queue pair of a request that begins is not put in error.
+    BeginsUnseen,
+    /// A request begins that names what was taken back.
+    BeginsRevoked,
+    /// What was taken back meanwhile is registered with the adapter.
+    RegistersRevoked,
+    /// The peer's queue pair is not put in error where the end of its registration is refused.
+    KeepsPeer,
 }

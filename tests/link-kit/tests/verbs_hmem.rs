@@ -271,12 +271,13 @@ fn a_dmabuf_that_its_exporter_takes_back_is_not_written() {
     // SAFETY: that function's type.
     let revoke: extern "C" fn(i32) -> i32 = unsafe { std::mem::transmute(of("stand_in_verbs_revoke")) };
     // SAFETY: that function's type.
-    let port: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(of("stand_in_verbs_port")) };
-    port(0, false);
-    let piece = Piece { way: Way::Get, at, key: lease.key, addr: lease.base, local, once: None };
+    let port: extern "C" fn(usize, u8, bool) = unsafe { std::mem::transmute(of("stand_in_verbs_port")) };
+    port(0, 1, false);
+    let piece =
+        Piece { way: Way::Get, at, key: lease.key, first: lease.key, addr: lease.base, local, once: None };
     owner.access(5, &piece).expect("room for an access");
     assert_eq!(revoke(-1), 1);
-    port(0, true);
+    port(0, 1, true);
     let over = std::iter::repeat_with(|| happens(&mut owner)).find(|did| matches!(did, Did::Over(..)));
     assert!(matches!(over, Some(Did::Over(5, false))), "{over:?}");
     assert!(text(&[local]) == pattern(LEN, 9), "bytes of what was taken back");

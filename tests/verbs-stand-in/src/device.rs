@@ -98,7 +98,11 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv::ibv_device) -> *mut i
             set_errno(libc::EMFILE);
             return null_mut();
         };
-        vacant.insert(Opened { listener, at: address, is_up: !profile.is("down") });
+        vacant.insert(Opened {
+            listener,
+            at: address,
+            is_up: vec![!profile.is("down"); profile.ports.into()],
+        });
         nic::wake();
     }
     let Some(fd) = eventfd() else { return null_mut() };
@@ -171,7 +175,7 @@ fn attributes(profile: &Profile) -> ibv::ibv_device_attr {
         max_srq_wr: srq(limits.srqwr),
         max_srq_sge: srq(limits.srqsge),
         max_pkeys: 1,
-        phys_port_cnt: 1,
+        phys_port_cnt: profile.ports,
         vendor_id: if profile.is("rxe") { 0xff_ffff } else { 0 },
         ..Default::default()
     };
@@ -218,12 +222,12 @@ unsafe extern "C" fn query_device_ex(
 
 fn port(context: *mut ibv::ibv_context, number: u8) -> Result<ibv::ibv_port_attr, c_int> {
     enter("ibv_query_port")?;
-    if number != 1 {
+    let profile = profile_of(context);
+    if !profile.has_port(number) {
         return Err(libc::EINVAL);
     }
-    let profile = profile_of(context);
     let state = lock();
-    let is_up = state.device_of(context).is_some_and(|at| state.devices[&at].is_up);
+    let is_up = state.device_of(context).is_some_and(|at| state.devices[&at].is_up(number));
     let is_ib = profile.is("ib");
     let layer = if is_ib { ibv::IBV_LINK_LAYER_INFINIBAND } else { ibv::IBV_LINK_LAYER_ETHERNET };
     Ok(ibv::ibv_port_attr {
@@ -233,7 +237,7 @@ fn port(context: *mut ibv::ibv_context, number: u8) -> Result<ibv::ibv_port_attr
         gid_tbl_len: profile.gids as c_int,
         max_msg_sz: profile.limits.msg,
         pkey_tbl_len: 1,
-        lid: if is_ib { lid(settings().host, profile.number) } else { 0 },
+        lid: if is_ib { lid(settings().host, profile.number, number) } else { 0 },
         link_layer: layer as u8,
         active_speed: 32,
         active_width: 2,
@@ -269,18 +273,28 @@ pub unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(context, number, attr.cast(), size) }
 }
 
-pub fn lid(host: u8, device: u8) -> u16 {
-    u16::from(host) << 8 | u16::from(device)
+/// Which bits of the low byte of a LID are the port's, above the device's.
+const PORT: u32 = 6;
+
+fn lid(host: u8, device: u8, port: u8) -> u16 {
+    u16::from(host) << 8 | u16::from(port - 1) << PORT | u16::from(device)
+}
+
+/// Whose LID this is: host, device and port.
+pub fn of_lid(lid: u16) -> (u8, u8, u8) {
+    let low = lid as u8;
+    ((lid >> 8) as u8, low & ((1 << PORT) - 1), (low >> PORT) + 1)
 }
 
 /// An entry of a table: the GID, its type, and its network interface.
-fn entry(profile: &Profile, index: usize) -> Option<([u8; 16], u32)> {
+fn entry(profile: &Profile, port: u8, index: usize) -> Option<([u8; 16], u32)> {
     let (host, device) = (settings().host, profile.number);
     let mut local = [0; 16];
     local[..2].copy_from_slice(&[0xfe, 0x80]);
     local[8..].copy_from_slice(&guid(profile).to_be_bytes());
+    local[12] = port - 1;
     let mut mapped = [0; 16];
-    mapped[10..].copy_from_slice(&[0xff, 0xff, 10, host, 0, device]);
+    mapped[10..].copy_from_slice(&[0xff, 0xff, 10, host, port - 1, device]);
     if profile.is("ib") {
         return (index == 0).then_some((local, ibv::IBV_GID_TYPE_IB));
     }
@@ -292,18 +306,20 @@ fn entry(profile: &Profile, index: usize) -> Option<([u8; 16], u32)> {
     }
 }
 
-/// Whose GID this is: host and device.
-pub fn of_gid(gid: [u8; 16]) -> Option<(u8, u8)> {
+/// Whose GID this is: host, device and port.
+pub fn of_gid(gid: [u8; 16]) -> Option<(u8, u8, u8)> {
     match gid {
-        [0xfe, 0x80, .., host, device] => Some((host, device)),
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, host, 0, device] => Some((host, device)),
+        [0xfe, 0x80, .., port @ 0..=3, _, host, device] => Some((host, device, port + 1)),
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, host, port @ 0..=3, device] => {
+            Some((host, device, port + 1))
+        }
         _ => None,
     }
 }
 
 /// Whether the table has a GID there.
-pub fn has_gid(profile: &Profile, index: u8) -> bool {
-    usize::from(index) < profile.gids && entry(profile, index.into()).is_some()
+pub fn has_gid(profile: &Profile, port: u8, index: u8) -> bool {
+    usize::from(index) < profile.gids && entry(profile, port, index.into()).is_some()
 }
 
 #[unsafe(no_mangle)]
@@ -319,11 +335,11 @@ pub unsafe extern "C" fn ibv_query_gid(
     }
     let profile = profile_of(context);
     let index = usize::try_from(index).unwrap_or(usize::MAX);
-    if number != 1 || index >= profile.gids {
+    if !profile.has_port(number) || index >= profile.gids {
         set_errno(libc::EINVAL);
         return -1;
     }
-    unsafe { (*gid).raw = entry(profile, index).map_or([0; 16], |(gid, _)| gid) };
+    unsafe { (*gid).raw = entry(profile, number, index).map_or([0; 16], |(gid, _)| gid) };
     0
 }
 
@@ -340,10 +356,12 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         return errno;
     }
     let profile = profile_of(context);
-    if number != 1 || flags != 0 || index as usize >= profile.gids || size < size_of::<ibv::ibv_gid_entry>() {
+    let port = u8::try_from(number).unwrap_or(0);
+    let is_there = profile.has_port(port) && (index as usize) < profile.gids;
+    if !is_there || flags != 0 || size < size_of::<ibv::ibv_gid_entry>() {
         return libc::EINVAL;
     }
-    let Some((gid, gid_type)) = entry(profile, index as usize) else { return libc::ENODATA };
+    let Some((gid, gid_type)) = entry(profile, port, index as usize) else { return libc::ENODATA };
     let ndev_ifindex = if profile.is("ib") { 0 } else { u32::from(profile.number) + 1 };
     let found = ibv::ibv_gid_entry {
         gid: ibv::ibv_gid { raw: gid },

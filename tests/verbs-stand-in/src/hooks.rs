@@ -70,16 +70,23 @@ pub extern "C" fn stand_in_verbs_device_memory(
     lock().device_memory = Some(DeviceMemory { copy, id });
 }
 
-/// The port of the device (from 0 on, as in the list) is up or down.
+/// A port (from 1 on) of the device (from 0 on, as in the list) is up or down.
 #[unsafe(no_mangle)]
-pub extern "C" fn stand_in_verbs_port(device: usize, is_up: bool) {
+pub extern "C" fn stand_in_verbs_port(device: usize, port: u8, is_up: bool) {
     let mut state = lock();
-    if let Some(opened) = state.devices.get_mut(&device) {
-        opened.is_up = is_up;
+    let place = state.devices.get_mut(&device).and_then(|opened| opened.is_up.get_mut(usize::from(port) - 1));
+    if let Some(place) = place {
+        *place = is_up;
         let kind = if is_up { ibv::IBV_EVENT_PORT_ACTIVE } else { ibv::IBV_EVENT_PORT_ERR };
-        state.raise_of_device(device, kind, 1);
+        state.raise_of_device(device, kind, port.into());
     }
     nic::wake();
+}
+
+/// Bytes of the send requests of this port of the device that have succeeded, in both directions.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_moved(device: usize, port: u8) -> u64 {
+    lock().moved.get(&(device, port)).copied().unwrap_or(0)
 }
 
 /// An asynchronous event of a device, such as IBV_EVENT_DEVICE_FATAL: all contexts see it. One of queues is

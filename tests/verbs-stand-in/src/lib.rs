@@ -20,7 +20,8 @@
 //! | option of a device | |
 //! |---|---|
 //! | `qp`, `wr`, `sge`, `inline`, `cq`, `cqe`, `mr`, `mrsize`, `mw`, `srq`, `srqwr`, `srqsge`, `reads`, `msg` | its limits |
-//! | `gids` | entries of its table of GIDs (16). 0 and 1 are link-local, 2 and 3 are the IPv4 address 10.HOST.0.DEVICE |
+//! | `ports` | 1 to 4 (1) |
+//! | `gids` | entries of each port's table of GIDs (16). 0 and 1 are link-local, 2 and 3 are the IPv4 address 10.HOST.PORT-1.DEVICE |
 //! | `mtu` | 256 to 4096 (1024) |
 //! | `sysfs` | where sysfs has it (`/sys/class/infiniband/NAME`) |
 //! | `nosrq`, `noatomics`, `noodp`, `nodmabuf`, `nomw` | what it lacks: it answers EOPNOTSUPP |
@@ -28,7 +29,7 @@
 //! | `pins` | memory that is registered by its address is pinned: what of it is 1 MiB or shorter, by io_uring, which may be refused (ibv_reg_mr has its errno). Atomics there are atomic among the device's alone |
 //! | `nomap` | dma-bufs are not mapped, but copied by what `stand_in_verbs_device_memory` was given |
 //! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always, but with `pins` |
-//! | `down` | its port is not active |
+//! | `down` | its ports are not active |
 //! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
 //! | `old` | its library has no extended operations |
 //! | `rxe` | it fails as soft RoCE does: see below. Its vendor is 0xffffff |
@@ -57,7 +58,7 @@
 //! A test in the same process calls `stand_in_fail`, `stand_in_calls`, `stand_in_verbs_status` (a completion with an
 //! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too; one whose
 //! position is not 0 is a dma-buf that begins there),
-//! `stand_in_verbs_port` (up, down), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed), `stand_in_verbs_no_pages`
+//! `stand_in_verbs_port` (up, down), `stand_in_verbs_moved` (bytes that went by a port), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed), `stand_in_verbs_no_pages`
 //! (memory that is not pinned by its address),
 //! `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices),
 //! `stand_in_verbs_device_memory` (copies of dma-bufs of a GPU's driver) and `stand_in_verbs_event` (any asynchronous event, those of queues for all queues of the device).
@@ -88,6 +89,6 @@ mod state;
 mod windows;
 
 pub use hooks::{
-    stand_in_verbs_event, stand_in_verbs_no_faults, stand_in_verbs_peer_memory, stand_in_verbs_port,
-    stand_in_verbs_revoke, stand_in_verbs_status,
+    stand_in_verbs_event, stand_in_verbs_moved, stand_in_verbs_no_faults, stand_in_verbs_peer_memory,
+    stand_in_verbs_port, stand_in_verbs_revoke, stand_in_verbs_status,
 };

@@ -66,8 +66,10 @@ impl State {
             packets.extend(self.inbox.drain(..));
             let mut busy = !packets.is_empty();
             for packet in packets {
-                // A port that is down hears nothing.
-                let heard = self.qps.get(&packet.to_qpn).is_some_and(|qp| self.devices[&qp.device].is_up);
+                // A port that is down hears nothing, and no port what is sent to another one.
+                let heard = self.qps.get(&packet.to_qpn).is_some_and(|qp| {
+                    qp.path.port == packet.to_port && self.devices[&qp.device].is_up(qp.path.port)
+                });
                 if heard {
                     self.arrived(packet);
                 }

@@ -174,6 +174,7 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Path {
     pub peer: Address,
+    pub peer_port: u8,
     pub qpn: u32,
     pub mtu: u32,
     pub access: u32,

@@ -53,6 +53,7 @@ pub struct Packet {
     pub from: Address,
     pub from_qpn: u32,
     pub to_qpn: u32,
+    pub to_port: u8,
     pub psn: u32,
     pub offset: u32,
     pub total: u32,
@@ -75,7 +76,8 @@ impl Packet {
     pub fn encode(&self) -> Vec<u8> {
         let kind = KINDS.iter().position(|k| *k == self.kind).unwrap_or(0) as u8;
         let flags = u8::from(self.imm.is_some()) | u8::from(self.solicited) << 1;
-        let mut bytes = vec![kind, flags, 0, 0, self.from.host, self.from.device, self.from.instance, 0];
+        let mut bytes =
+            vec![kind, flags, 0, 0, self.from.host, self.from.device, self.from.instance, self.to_port];
         let words = [
             self.from_qpn,
             self.to_qpn,
@@ -102,6 +104,7 @@ impl Packet {
             from: Address { host: head[4], device: head[5], instance: head[6] },
             from_qpn: word(8),
             to_qpn: word(12),
+            to_port: head[7],
             psn: word(16),
             offset: word(20),
             total: word(24),

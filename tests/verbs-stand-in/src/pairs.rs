@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use rdma_sys as ibv;
 
-use crate::device::{has_gid, of_gid};
+use crate::device::{has_gid, of_gid, of_lid};
 use crate::entry::{enter, enter_or_null, profile_of, set_errno};
 use crate::nic;
 use crate::objects::{Path, Qp};
@@ -129,30 +129,30 @@ fn masks(from: u32, to: u32) -> Option<(u32, u32)> {
     }
 }
 
-/// Whom the path leads to; what a device refuses as EINVAL.
-fn peer(profile: &Profile, attr: &ibv::ibv_qp_attr) -> Result<Address, c_int> {
+/// Whom the path of a port leads to, and to which port; what a device refuses as EINVAL.
+fn peer(profile: &Profile, port: u8, attr: &ibv::ibv_qp_attr) -> Result<(Address, u8), c_int> {
     let ah = &attr.ah_attr;
     let instance = (attr.dest_qp_num >> 16) as u8;
-    let bad = attr.dest_qp_num > MASK || ah.port_num != 1;
-    if bad || ah.is_global != 0 && !has_gid(profile, ah.grh.sgid_index) {
+    let bad = attr.dest_qp_num > MASK || ah.port_num != port;
+    if bad || ah.is_global != 0 && !has_gid(profile, port, ah.grh.sgid_index) {
         return Err(libc::EINVAL);
     }
-    let (host, device) = if ah.is_global != 0 {
+    let (host, device, port) = if ah.is_global != 0 {
         // An address of nobody is a path that nothing answers on.
-        of_gid(unsafe { ah.grh.dgid.raw }).unwrap_or((0, 0))
+        of_gid(unsafe { ah.grh.dgid.raw }).unwrap_or((0, 0, 0))
     } else if profile.is("ib") {
-        ((ah.dlid >> 8) as u8, ah.dlid as u8)
+        of_lid(ah.dlid)
     } else {
         // RoCE has no LIDs.
         return Err(libc::EINVAL);
     };
-    Ok(Address { host, device, instance })
+    Ok((Address { host, device, instance }, port))
 }
 
 fn is_in_range(attr: &ibv::ibv_qp_attr, mask: u32, profile: &Profile) -> bool {
     let has = |bit| mask & bit != 0;
     let reads = profile.limits.reads;
-    (!has(ibv::IBV_QP_PORT) || attr.port_num == 1)
+    (!has(ibv::IBV_QP_PORT) || profile.has_port(attr.port_num))
         && (!has(ibv::IBV_QP_PKEY_INDEX) || attr.pkey_index == 0)
         && (!has(ibv::IBV_QP_PATH_MTU) || (1..=profile.mtu).contains(&attr.path_mtu))
         && (!has(ibv::IBV_QP_MAX_DEST_RD_ATOMIC) || u32::from(attr.max_dest_rd_atomic) <= reads)
@@ -184,8 +184,8 @@ pub unsafe extern "C" fn ibv_modify_qp(
         return libc::EINVAL;
     }
     if has(ibv::IBV_QP_AV) {
-        match peer(profile, attr) {
-            Ok(peer) => known.path.peer = peer,
+        match peer(profile, known.path.port, attr) {
+            Ok((peer, port)) => (known.path.peer, known.path.peer_port) = (peer, port),
             Err(errno) => return errno,
         }
     }

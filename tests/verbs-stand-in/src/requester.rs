@@ -84,6 +84,7 @@ impl State {
             from: at,
             from_qpn: qpn,
             to_qpn: path.qpn,
+            to_port: path.peer_port,
             psn,
             offset: sent,
             total,
@@ -96,7 +97,7 @@ impl State {
             ..Default::default()
         };
         // A port that is down loses what it should send.
-        if self.devices[&device].is_up {
+        if self.devices[&device].is_up(path.port) {
             self.send(path.peer, packet);
         }
         request.sent = sent + piece;
@@ -229,6 +230,9 @@ impl State {
             qpn,
             ..Default::default()
         };
+        if let Some(qp) = self.qps.get(&qpn).filter(|_| status == ibv::IBV_WC_SUCCESS) {
+            *self.moved.entry((qp.device, qp.path.port)).or_default() += u64::from(request.total);
+        }
         self.complete(cq, plain, Some((qpn, request.index + 1)), false);
     }
 

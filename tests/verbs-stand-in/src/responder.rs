@@ -242,7 +242,8 @@ impl State {
     pub fn transmit_answers(&mut self, qpn: u32) -> bool {
         let mut any = false;
         while let Some(qp) = self.qps.get_mut(&qpn) {
-            let (peer, to_qpn, device) = (qp.path.peer, qp.path.qpn, qp.device);
+            let (path, device) = (qp.path, qp.device);
+            let (peer, to_qpn, to_port) = (path.peer, path.qpn, path.peer_port);
             let Some(front) = qp.receiving.answers.front_mut() else { break };
             let (mut packet, whole) = match front {
                 Answer::Packet(packet) => (packet.clone(), true),
@@ -278,8 +279,8 @@ impl State {
             }
             let piece = packet.data.len() as u32;
             let opened = &self.devices[&device];
-            packet = Packet { from: opened.at, from_qpn: qpn, to_qpn, ..packet };
-            if opened.is_up {
+            packet = Packet { from: opened.at, from_qpn: qpn, to_qpn, to_port, ..packet };
+            if opened.is_up(path.port) {
                 self.send(peer, packet);
             }
             if let Some(qp) = self.qps.get_mut(&qpn) {

@@ -10,6 +10,7 @@ pub struct Profile {
     pub number: u8,
     pub limits: Limits,
     pub gids: usize,
+    pub ports: u8,
     /// `enum ibv_mtu`.
     pub mtu: u32,
     pub flags: Vec<String>,
@@ -40,6 +41,10 @@ impl Profile {
         self.flags.iter().any(|f| f == flag)
     }
 
+    pub fn has_port(&self, number: u8) -> bool {
+        (1..=self.ports).contains(&number)
+    }
+
     fn parse(text: &str, number: u8) -> Profile {
         let (name, options) = text.split_once(':').unwrap_or((text, ""));
         let limits = Limits {
@@ -60,7 +65,7 @@ impl Profile {
         };
         let sysfs = format!("/sys/class/infiniband/{name}");
         let (name, flags) = (name.into(), Vec::new());
-        let mut profile = Profile { name, number, limits, gids: 16, mtu: 3, flags, sysfs };
+        let mut profile = Profile { name, number, limits, gids: 16, ports: 1, mtu: 3, flags, sysfs };
         let options: Vec<&str> = options.split(',').filter(|o| !o.is_empty()).collect();
         if options.contains(&"rxe") {
             profile.limits.cqe = 16_384;
@@ -101,6 +106,10 @@ impl Profile {
             }
             "gids" => {
                 self.gids = number as usize;
+                return;
+            }
+            "ports" => {
+                self.ports = number as u8;
                 return;
             }
             "mrsize" => {

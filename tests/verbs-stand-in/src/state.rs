@@ -15,7 +15,14 @@ use crate::packet::{Address, Packet};
 pub struct Opened {
     pub listener: OwnedFd,
     pub at: Address,
-    pub is_up: bool,
+    /// Of each port.
+    pub is_up: Vec<bool>,
+}
+
+impl Opened {
+    pub fn is_up(&self, port: u8) -> bool {
+        self.is_up.get(usize::from(port).wrapping_sub(1)).is_some_and(|is_up| *is_up)
+    }
 }
 
 /// An open context: which device, and its asynchronous events.
@@ -58,6 +65,8 @@ pub struct State {
     /// Send requests posted, and which of the later ones end with which status.
     pub sends: u64,
     pub planned: Vec<(u64, u32)>,
+    /// Bytes of the send requests that have succeeded, by device and port.
+    pub moved: HashMap<(usize, u8), u64>,
     /// The last number of an object.
     pub last: u32,
     /// Of generated numbers.

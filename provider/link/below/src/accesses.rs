@@ -172,7 +172,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
                 for (at, key) in (0..run).step_by(share).zip(keys.into_iter().take(n).cycle()) {
                     let local = span.part(at, share.min(run - at)).ok_or(NoDirect::Memory)?;
                     let addr = found.at.checked_add((off + at) as u64).ok_or(NoDirect::Memory)?;
-                    let piece = Piece { way, at: found.from, key, addr, local, once: None };
+                    let piece = Piece { way, at: found.from, key, first: found.key, addr, local, once: None };
                     match first {
                         None => first = Some(piece),
                         Some(_) => others.push_back(piece),

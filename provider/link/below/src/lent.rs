@@ -251,7 +251,7 @@ impl Dealings {
                 let (read, write) = (way == Way::Get, way == Way::Put);
                 let further = match span.len() < stripes {
                     true => [0; RAILS],
-                    false => below.stripe(to, lease.number, *span, read, write),
+                    false => below.stripe(to, lease.number, *span, (read, write), false),
                 };
                 // The peer forgets those that have a part of it.
                 for old in self.lent.iter_mut().filter(|old| old.way == way) {

@@ -289,7 +289,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let (true, Some(below), Some(channel)) = (due, &mut self.below, &at.channel) else { return };
         match channel.repeat_first(below) {
             Ok(()) => self.note_first_sent(peer),
-            Err(NotSent::Busy | NotSent::Fault) => {}
+            Err(NotSent::Busy | NotSent::Fault | NotSent::ByFirst) => {}
             Err(NotSent::Error(why)) => self.first_failed(peer, &why),
         }
     }
@@ -445,7 +445,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
                 }
                 match channel.send(below, Said::short(sort, &[])) {
                     Ok(()) => (*due, first) = (false, first || channel.sent() == 1),
-                    Err(NotSent::Busy | NotSent::Fault) => {}
+                    Err(NotSent::Busy | NotSent::Fault | NotSent::ByFirst) => {}
                     Err(NotSent::Error(why)) => refused = Some(why),
                 }
             }

@@ -398,7 +398,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     fn not_sent<T>(&mut self, to: PeerId, why: NotSent) -> Result<T, Refused> {
         match why {
             NotSent::Fault => Err(Refused::Fault),
-            NotSent::Busy => {
+            NotSent::Busy | NotSent::ByFirst => {
                 self.peers.at(to).upkeep.set_full(true);
                 self.note_restless(to);
                 self.peers.want(to);

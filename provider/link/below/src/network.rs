@@ -129,6 +129,9 @@ pub enum NotSent {
     Busy,
     /// Its bytes could not be read.
     Fault,
+    /// The connection that the key of this access is of does not do it: it goes by [`Piece::first`]. That is
+    /// said of accesses alone.
+    ByFirst,
     /// The provider says no.
     Error(String),
 }
@@ -245,8 +248,11 @@ pub struct Piece {
     pub way: Way,
     /// Where the peer's memory is accessed.
     pub at: Dest,
-    /// The key of its lease.
+    /// The key of its lease; and that by which the same bytes are accessed by the first connection, where
+    /// that is a rail's.
     pub key: u64,
+    /// See `key`.
+    pub first: u64,
     /// What its first byte is called there.
     pub addr: u64,
     /// Memory here, all of which takes part.
@@ -379,8 +385,16 @@ pub trait Remote: Send {
     }
 
     /// The keys by which a peer accesses memory in parts, beside that by which it was lent to it, or
-    /// admitted, the same way. They end with the lease.
-    fn stripe(&mut self, _to: Dest, _lease: u64, _span: Span, _read: bool, _write: bool) -> Keys {
+    /// admitted, the same way. They end with the lease. `published`: the peer has them for as long as the
+    /// registration lasts; else for a request that is about to be sent.
+    fn stripe(
+        &mut self,
+        _to: Dest,
+        _lease: u64,
+        _span: Span,
+        (_read, _write): (bool, bool),
+        _published: bool,
+    ) -> Keys {
         [0; RAILS]
     }
 

@@ -272,8 +272,8 @@ impl Remote for Verbs {
         self.rails.with(first_of(to))
     }
 
-    fn stripe(&mut self, to: Dest, lease: u64, span: Span, read: bool, write: bool) -> Keys {
-        Accesses(self).stripe(to, lease, span, (read, write))
+    fn stripe(&mut self, to: Dest, lease: u64, span: Span, may: (bool, bool), published: bool) -> Keys {
+        Accesses(self).stripe(to, lease, span, may, published)
     }
 
     fn second(&mut self, to: Dest) -> Option<Vec<u8>> {

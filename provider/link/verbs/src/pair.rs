@@ -143,7 +143,7 @@ impl Pair {
         let is_new = matches!(self.state, State::Connected | State::Offered);
         if is_new {
             // As a rule it is so already.
-            let _ = self.qp.fail();
+            self.qp.breaker().fail();
             self.state = State::Failed(why.into());
         }
         is_new
@@ -339,7 +339,7 @@ impl Pair {
     /// that had no completion of their own.
     pub(crate) fn close(&mut self, id: u64) -> bool {
         self.state = State::Closing(Instant::now() + LAST);
-        let _ = self.qp.fail();
+        self.qp.breaker().fail();
         // SAFETY: no bytes.
         unsafe { self.post(id, Verb::Send, ibv_sge::default(), (false, true), Posted::default()) }.is_ok()
     }

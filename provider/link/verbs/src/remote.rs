@@ -15,7 +15,6 @@ use link_api::{Once, Way};
 use rdma_sys::{Mw, ibv_sge};
 use register::Uses;
 
-use crate::bounces::EACH;
 use crate::joining::Joining;
 use crate::pair::{Access, Pair, Posted, Verb};
 use crate::rails::{first_of, rail_of};
@@ -24,88 +23,15 @@ use crate::seconds::{Domain, Publication, SECOND};
 use crate::state::{MOST_INLINE, Objects, Verbs};
 use crate::used::Used;
 
+mod local;
+
+pub(crate) use local::Local;
+
 /// How long the requests of a queue pair may take until all have completed, in error or before one that is
 /// not to be repeated.
 const FLUSH: Duration = Duration::from_millis(500);
 /// How long a request to bind a window may take, once what it binds is to end.
 const BINDING: Duration = Duration::from_millis(100);
-
-/// The memory of an access here.
-struct Local {
-    bytes: ibv_sge,
-    is_inline: bool,
-    posted: Posted,
-}
-
-impl Objects {
-    /// Finds the means for memory of this side in an access that is not inline.
-    fn find_local(
-        &mut self,
-        op: u64,
-        piece: &Piece,
-        (domain, repeats): (Option<Domain>, bool),
-    ) -> Result<Local, NotSent> {
-        let (local, is_read) = (piece.local, piece.way == Way::Get);
-        let mut access = Access { op, ..Access::default() };
-        let in_domain = domain.as_ref().map(|domain| (domain.id, &domain.pd));
-        let id = in_domain.map_or(0, |(id, _)| id);
-        let uses = Uses { local_write: is_read, domain: id, ..Uses::default() };
-        // To register a device's takes longer than to copy it. What is done once may be injected.
-        let mut shared = || self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
-        let is_copied = local.len() <= EACH && (piece.once.is_some() || !local.can(Caps::DEVICE));
-        let shared = if is_copied { None } else { shared() };
-        if local.len() <= EACH && shared.is_none() {
-            let found = self.bounces.take(local.len(), in_domain).map_err(NotSent::Error)?;
-            let (place, bytes) = found.ok_or(NotSent::Busy)?;
-            if is_read {
-                access.into = Some(local);
-            } else if hmem::read(&[local], 0, &mut self.bounces.bytes_mut(place)[..local.len()]) < local.len()
-            {
-                self.bounces.give_back(place);
-                return Err(NotSent::Fault);
-            }
-            let posted = Posted { place: Some(place), access: Some(access), ..Posted::default() };
-            return Ok(Local { bytes, is_inline: false, posted });
-        }
-        let (number, bytes) = match shared {
-            Some(found) => {
-                self.registered.begin(found.0);
-                found
-            }
-            None => self.register_for_one(local, uses)?,
-        };
-        access.held = Some(number);
-        if repeats && !is_read {
-            self.registered.begin(number);
-            access.late = Some(number);
-        }
-        let posted = Posted { access: Some(access), ..Posted::default() };
-        Ok(Local { bytes, is_inline: false, posted })
-    }
-
-    /// Registers memory for one request, whose end is that of the registration, unless that is on demand.
-    fn register_for_one(&mut self, local: Span, uses: Uses) -> Result<(u64, ibv_sge), NotSent> {
-        let made = self.registered.register(local, uses, false).map(|(number, key)| (number, key.sge(local)));
-        let (number, bytes) = match made {
-            Ok(made) => made,
-            // Room for it may come where a request ends; what the program has registered may stay for good.
-            Err(refusals)
-                if self.registered.is_used()
-                    && refusals.iter().all(|r| r.is_for_now() || r.way == Some(register::Way::OnDemand)) =>
-            {
-                return Err(NotSent::Busy);
-            }
-            Err(refusals) => {
-                let all: Vec<String> = refusals.iter().map(ToString::to_string).collect();
-                return Err(NotSent::Error(all.join("; ")));
-            }
-        };
-        self.registered.begin(number);
-        // With the request under way this cannot fail yet.
-        let _ = self.registered.let_go(number);
-        Ok((number, bytes))
-    }
-}
 
 /// Memory of peers, and of this side for them.
 pub(crate) struct Accesses<'a>(pub(crate) &'a mut Verbs);
@@ -262,11 +188,19 @@ impl Accesses<'_> {
         Some(found.key)
     }
 
-    /// Registers memory that was lent to a peer, or admitted, for its rails.
-    pub(crate) fn stripe(&mut self, to: Dest, lease: u64, span: Span, may: (bool, bool)) -> Keys {
+    /// Registers memory that was lent to a peer, or admitted, for its rails; what is `published`, also for
+    /// those whose port is down.
+    pub(crate) fn stripe(
+        &mut self,
+        to: Dest,
+        lease: u64,
+        span: Span,
+        may: (bool, bool),
+        published: bool,
+    ) -> Keys {
         match self.0.objects.registered.key(lease).map(Key::base) {
             Some(base) if !self.0.rails.is_empty() => {
-                self.0.rails.stripe((lease, first_of(to)), base, span, may)
+                self.0.rails.stripe((lease, first_of(to)), base, span, may, published)
             }
             _ => [0; RAILS],
         }
@@ -382,45 +316,71 @@ impl Accesses<'_> {
     pub(crate) fn access(&mut self, op: u64, piece: &Piece) -> Result<(), NotSent> {
         if let Some(rail) = rail_of(piece.key) {
             self.0.connected(first_of(piece.at))?;
-            return self.0.rails.access(first_of(piece.at), rail, op, piece);
+            return self.0.rails.access(rail, op, piece);
         }
         let by = self.pair_of(piece)?;
         self.access_by(by, op, piece)
     }
 
     /// Accesses memory of a peer by this queue pair, and in this domain if it is alone in one.
-    pub(crate) fn access_by(
+    fn access_by(
         &mut self,
         (number, domain): (u32, Option<Domain>),
         op: u64,
         piece: &Piece,
     ) -> Result<(), NotSent> {
-        let id = self.0.connected(number)?;
-        let Some(pair) = self.0.objects.pairs.get(number) else { return Err(NotSent::Busy) };
-        if !pair.has_slot_for_access() || self.0.credits <= self.0.eighth() {
-            return Err(NotSent::Busy);
+        let local = piece.local;
+        let inline = self.has_room(number)?.min(MOST_INLINE);
+        if piece.way == Way::Get || local.len() > inline || !local.can(Caps::CPU) {
+            let found = self.find(number, domain, op, piece)?;
+            return self.post(number, piece, found);
         }
-        let (local, remote) = (piece.local, (piece.addr, piece.key as u32));
-        let inline = pair.most_inline().min(MOST_INLINE);
-        let is_inline = piece.way == Way::Put && local.len() <= inline && local.can(Caps::CPU);
         let mut room;
-        let found = if is_inline {
-            let addr = if local.is_plain() {
-                local.addr()
-            } else {
-                room = [0; MOST_INLINE];
-                if hmem::read(&[local], 0, &mut room[..local.len()]) < local.len() {
-                    return Err(NotSent::Fault);
-                }
-                room.as_ptr() as u64
-            };
-            let access = Some(Access { op, ..Access::default() });
-            let bytes = ibv_sge { addr, length: local.len() as u32, lkey: 0 };
-            Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
+        let addr = if local.is_plain() {
+            local.addr()
         } else {
-            let repeats = self.0.sizes.repeats && domain.is_none();
-            self.0.objects.find_local(op, piece, (domain, repeats))?
+            room = [0; MOST_INLINE];
+            if hmem::read(&[local], 0, &mut room[..local.len()]) < local.len() {
+                return Err(NotSent::Fault);
+            }
+            room.as_ptr() as u64
         };
+        self.post(number, piece, Local::inline(op, addr, local.len()))
+    }
+
+    /// Whether a queue pair takes an access now: how much of one goes inline.
+    pub(crate) fn has_room(&self, number: u32) -> Result<usize, NotSent> {
+        self.0.connected(number)?;
+        let pair = self.0.objects.pairs.get(number).filter(|pair| pair.has_slot_for_access());
+        let pair = pair.filter(|_| self.0.credits > self.0.eighth());
+        pair.map(Pair::most_inline).ok_or(NotSent::Busy)
+    }
+
+    /// Finds the means for memory of this side in an access that is not inline. An error is of that memory.
+    pub(crate) fn find(
+        &mut self,
+        number: u32,
+        domain: Option<Domain>,
+        op: u64,
+        piece: &Piece,
+    ) -> Result<Local, NotSent> {
+        let repeats = self.0.sizes.repeats && domain.is_none();
+        let local = self.0.objects.find_local(op, piece, (domain, repeats))?;
+        let Objects { pairs, registered, .. } = &*self.0.objects;
+        // A client may have taken it back since it was found, and may do so at any time.
+        let key = local.posted.access.and_then(|access| registered.key_in_use(access.held?));
+        let pair = pairs.get(number);
+        if key.is_none_or(|key| pair.is_some_and(|pair| key.begin(pair.qp.breaker()))) {
+            return Ok(local);
+        }
+        self.let_go(number, local.posted);
+        Err(NotSent::Error("a client has taken its memory back".into()))
+    }
+
+    /// Posts an access that a queue pair [has room](Accesses::has_room) for.
+    #[inline]
+    pub(crate) fn post(&mut self, number: u32, piece: &Piece, local: Local) -> Result<(), NotSent> {
+        let remote = (piece.addr, piece.key as u32);
         let verb = match (piece.once, piece.way) {
             (Some(Once::Write(data)), _) => Verb::WriteWithData(remote, data),
             (Some(Once::FetchAdd(add)), _) => Verb::FetchAdd(remote, add),
@@ -428,42 +388,30 @@ impl Accesses<'_> {
             (None, Way::Get) => Verb::Read(remote),
             (None, Way::Put) => Verb::Write(remote),
         };
-        let Objects { pairs, registered, .. } = &mut *self.0.objects;
-        let Some(pair) = pairs.get_mut(number) else { return Err(NotSent::Busy) };
-        // A client may have taken it back since it was found, and may do so at any time.
-        let key = found.posted.access.and_then(|access| registered.key_in_use(access.held?));
-        let outcome = if key.is_none_or(|key| key.begin(pair.qp.breaker())) {
-            // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place
-            // that was taken for this request, or memory that is registered until it has completed, and that
-            // is the operation's until then ([`below::Remote::access`]).
-            unsafe { pair.post(id, verb, found.bytes, (found.is_inline, true), found.posted) }
-        } else {
-            Err(NotSent::Error("a client has taken its memory back".into()))
+        let Local { bytes, is_inline, posted } = local;
+        let Some((pair, id)) = self.0.objects.pairs.with_id(number) else {
+            self.let_go(number, posted);
+            return Err(NotSent::Busy);
         };
+        // SAFETY: inline, of memory that is there during the call, as that of a span is; else a place that
+        // was taken for this request, or memory that is registered until it has completed, and that is the
+        // operation's until then ([`below::Remote::access`]).
+        let outcome = unsafe { pair.post(id, verb, bytes, (is_inline, true), posted) };
         match outcome {
-            Ok(()) => {
-                self.0.credits -= 1;
-                Ok(())
-            }
-            Err(why) => {
-                let Objects { windows, sends, bounces, registered, .. } = &mut *self.0.objects;
-                let mut unreported = VecDeque::new();
-                let access = found.posted.access.map(|access| Access { into: None, ..access });
-                let did = &mut unreported;
-                Used {
-                    windows,
-                    sends,
-                    bounces,
-                    registered,
-                    did,
-                    pair: number,
-                    is_own_memory: false,
-                    has_lost: false,
-                }
-                .free(Posted { access, ..found.posted }, false);
-                Err(why)
-            }
+            Ok(()) => self.0.credits -= 1,
+            Err(_) => self.let_go(number, posted),
         }
+        outcome
+    }
+
+    /// A request was not posted: what it was to use is this side's again.
+    #[cold]
+    fn let_go(&mut self, pair: u32, posted: Posted) {
+        let access = posted.access.map(|access| Access { into: None, ..access });
+        let Objects { windows, sends, bounces, registered, .. } = &mut *self.0.objects;
+        let (did, is_own_memory, has_lost) = (&mut VecDeque::new(), false, false);
+        Used { windows, sends, bounces, registered, did, pair, is_own_memory, has_lost }
+            .free(Posted { access, ..posted }, false);
     }
 
     pub(crate) fn stop(&mut self, what: Stop) -> bool {

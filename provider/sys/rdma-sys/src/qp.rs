@@ -95,7 +95,7 @@ struct Live(NonNull<ibv_qp>, Modify);
 unsafe impl Send for Live {}
 
 impl Breaker {
-    /// To ERR, as [`Qp::fail`]. One that is gone, or in error, stays so.
+    /// To ERR: all requests complete, most with IBV_WC_WR_FLUSH_ERR. One that is gone, or in error, stays so.
     pub fn fail(&self) {
         let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Live(raw, modify)) = *found {
@@ -277,11 +277,6 @@ impl Qp {
         };
         let retries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
         self.modify(&mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | retries)
-    }
-
-    /// To ERR: all requests complete, most with IBV_WC_WR_FLUSH_ERR.
-    pub fn fail(&self) -> Result<(), Error> {
-        self.to(IBV_QPS_ERR)
     }
 
     /// Its state, and what it has.

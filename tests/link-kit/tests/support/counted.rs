@@ -142,8 +142,8 @@ impl<F: Below> Remote for Counted<F> {
     fn rails(&self, to: Dest) -> RailsWith {
         self.0.rails(to)
     }
-    fn stripe(&mut self, to: Dest, lease: u64, span: Span, read: bool, write: bool) -> Keys {
-        self.0.stripe(to, lease, span, read, write)
+    fn stripe(&mut self, to: Dest, lease: u64, span: Span, may: (bool, bool), published: bool) -> Keys {
+        self.0.stripe(to, lease, span, may, published)
     }
     fn awaits_second(&self, to: Dest) -> bool {
         self.0.awaits_second(to)

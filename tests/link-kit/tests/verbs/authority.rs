@@ -123,7 +123,7 @@ fn memory_of_a_peer_that_does_not_answer_is_taken_back() {
     set("sv0;sv1", &[]);
     let (mut owner, mut peer, memory) = (open(), open(), filled(LEN, 3));
     let (to_peer, _) = join(&mut owner, &mut peer);
-    port(0, false);
+    port(0, 1, false);
     let lease = owner.lend(to_peer, memory, Way::Put).expect("memory that can be lent");
     let start = Instant::now();
     assert!(owner.end_lease(lease.number, true) && start.elapsed() < Duration::from_secs(10));

@@ -43,12 +43,20 @@ pub fn calls(name: &CStr) -> u64 {
     stand_in().calls(name)
 }
 
-/// The port of a device is up or down.
-pub fn port(device: usize, is_up: bool) {
+/// A port of a device is up or down.
+pub fn port(device: usize, port: u8, is_up: bool) {
     let symbol = stand_in().symbol("stand_in_verbs_port");
     // SAFETY: that function's type.
-    let set: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(symbol) };
-    set(device, is_up);
+    let set: extern "C" fn(usize, u8, bool) = unsafe { std::mem::transmute(symbol) };
+    set(device, port, is_up);
+}
+
+/// Bytes of the requests of a port that have succeeded.
+pub fn moved(device: usize, port: u8) -> u64 {
+    let symbol = stand_in().symbol("stand_in_verbs_moved");
+    // SAFETY: that function's type.
+    let moved: extern "C" fn(usize, u8) -> u64 = unsafe { std::mem::transmute(symbol) };
+    moved(device, port)
 }
 
 pub fn open() -> Verbs {

@@ -15,7 +15,7 @@ use stand_in::program::{self, Program};
 use verbs::{Options, Verbs};
 use wire::Seg;
 
-use crate::device::{harness, options, set};
+use crate::device::{harness, options, port, set};
 use crate::support::{Driven, Over};
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -264,17 +264,14 @@ fn a_shared_receive_queue_that_fails_ends_the_peers_and_nothing_is_sent_any_more
 #[test]
 fn a_port_that_is_down_for_less_than_a_queue_pair_sends_again_loses_no_frame_and_no_peer() {
     let mut two = Two::new("sv0");
-    let port = two.stand_in.symbol("stand_in_verbs_port");
-    // SAFETY: the stand-in's function, with its type.
-    let port: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(port) };
-    port(0, false);
+    port(0, 1, false);
     two.send_to_b();
     let down = Instant::now();
     while down.elapsed() < Duration::from_millis(1_300) {
         assert!(two.a.poll().is_none() && two.b.poll().is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
-    port(0, true);
+    port(0, 1, true);
     two.frame_from_a();
 }
 
@@ -461,7 +458,7 @@ fn a_peer_that_writes_with_data_beyond_its_room_is_cut_off() {
     let (mut written, start) = (0, Instant::now());
     let dest = two.a.with(|a| a.next_mark(two.to_b)).expect("there is a channel").0;
     // Without bytes the device asks for no key.
-    let piece = Piece { way: Way::Put, at: dest, key: 0, addr: 0, local: empty, once };
+    let piece = Piece { way: Way::Put, at: dest, key: 0, first: 0, addr: 0, local: empty, once };
     for _ in 0..window + 1 {
         two.a.with(|a| a.below().expect("a device").access(1 << 54, &piece)).expect("room for one");
     }

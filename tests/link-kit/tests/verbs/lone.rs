@@ -28,9 +28,11 @@ pub fn happens(to: &mut Verbs) -> Did {
     }
 }
 
-/// Sends a message, behind which the other one may use what it was given.
+/// Sends a message, behind which the other one may use what it was given. A failure of the connection is
+/// reported with what `to` has.
 pub fn say(from: &mut Verbs, to: Dest, other: &mut Verbs) {
-    let message = Message { who: 1, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };
+    let message =
+        Message { who: to.0, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };
     from.send(to, &message).expect("room for a message");
     let Did::Came(buffer, 3) = happens(other) else { panic!("not the message") };
     other.give_back(buffer);
@@ -38,7 +40,7 @@ pub fn say(from: &mut Verbs, to: Dest, other: &mut Verbs) {
 
 /// Accesses memory: whether the bytes are where they belong.
 pub fn accesses(by: &mut Verbs, (way, at, key, addr): (Way, Dest, u64, u64), local: Span) -> bool {
-    match by.access(5, &Piece { way, at, key, addr, local, once: None }) {
+    match by.access(5, &Piece { way, at, key, first: key, addr, local, once: None }) {
         Err(NotSent::Error(_)) => return false,
         outcome => outcome.expect("room for an access"),
     }

@@ -27,7 +27,7 @@ use crate::rma::{BOTH, WAIT, known};
 /// Writes data and no bytes, for which the device asks for no key.
 fn data(at: Dest) -> Piece {
     let (local, once) = (Span::leak(1).part(0, 0).expect("no bytes"), Some(Once::Write(7)));
-    Piece { way: Way::Put, at, key: 0, addr: 0, local, once }
+    Piece { way: Way::Put, at, key: 0, first: 0, addr: 0, local, once }
 }
 
 fn is_written(did: &Did) -> bool {
@@ -57,7 +57,8 @@ fn data_that_was_not_agreed_on_is_kept_in_as_many_places_as_there_are() {
     while reported < posted {
         assert!(start.elapsed() < WAIT, "{reported} of {posted}");
         while let Some(did) = kept.pop_front() {
-            let Did::Written(buffer, 1, 7, 0) = did else { panic!("{did:?}") };
+            let Did::Written(buffer, who, 7, 0) = did else { panic!("{did:?}") };
+            assert_eq!(who, to_peer.0);
             owner.give_back(buffer);
             reported += 1;
         }
@@ -85,7 +86,7 @@ fn data_before_the_first_message_ends_the_connection() {
 /// What an atomic of the device finds: whether it was done.
 fn adds(by: &mut Verbs, (at, key, addr): (Dest, u64, u64)) -> bool {
     let once = Some(Once::FetchAdd(5));
-    let piece = Piece { way: Way::Get, at, key, addr, local: Span::leak(8), once };
+    let piece = Piece { way: Way::Get, at, key, first: key, addr, local: Span::leak(8), once };
     by.access(5, &piece).expect("room for one");
     loop {
         match happens(by) {

@@ -196,7 +196,10 @@ fn a_key_of_a_dmabuf_serves_its_bytes_its_way_and_its_time() {
         // Both queue pairs have ended, at either end.
         assert!(matches!(happens(&mut owner), Did::Failed(..)), "{what}");
         assert!(owner.lend(to_peer, src, Way::Get).is_none(), "{what}");
-        assert!(peer.access(6, &Piece { way, at, key: 0, addr, local, once: None }).is_err(), "{what}");
+        assert!(
+            peer.access(6, &Piece { way, at, key: 0, first: 0, addr, local, once: None }).is_err(),
+            "{what}"
+        );
     }
     assert_eq!((pairs(), domains(), registrations()), (0, 0, 0), "what is left");
 }

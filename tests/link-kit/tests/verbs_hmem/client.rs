@@ -249,7 +249,7 @@ fn a_request_under_way_is_over_when_its_memory_is_taken_back() {
         let local = own.filled(LEN, 9);
         let (key, addr) = (lease.key, lease.base);
         let before = (registrations(), ibv(c"ibv_modify_qp"));
-        let piece = Piece { way: Way::Get, at, key, addr, local, once: None };
+        let piece = Piece { way: Way::Get, at, key, first: key, addr, local, once: None };
         by.access(5, &piece).expect("room for an access");
         assert_eq!(registrations() - before.0, 1, "that of the request");
         assert_eq!(own.take_back(), 1);

@@ -153,7 +153,7 @@ fn an_access_to_memory_that_its_client_refuses_for_now_waits_for_no_other_reques
         let lease = peer.lend(to, host(LEN, 5), Way::Get).expect("memory of the host");
         say(&mut peer, to, &mut by);
         let (key, addr) = (lease.key, lease.base);
-        let piece = Piece { way: Way::Get, at, key, addr, local: host(LEN, 9), once: None };
+        let piece = Piece { way: Way::Get, at, key, first: key, addr, local: host(LEN, 9), once: None };
         by.access(5, &piece).expect("room for an access");
         let refused = by.access(6, &Piece { local: own.filled(LEN, 9), ..piece });
         assert!(matches!(refused, Err(NotSent::Error(_))), "{errno}: {refused:?}");

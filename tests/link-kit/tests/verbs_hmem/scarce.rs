@@ -110,7 +110,8 @@ fn a_second_queue_pair_that_the_peer_alone_has_connected_ends_the_connection() {
     let answer = peer.join_second(at, &address).expect("an honest one").expect("an answer");
     fail(c"ibv_modify_qp", 1, libc::ENOMEM);
     assert_eq!(owner.join_second(to_peer, &answer), Ok(None), "an honest one");
-    let Did::Failed(1, why) = happens(&mut owner) else { panic!("the connection goes on") };
+    let Did::Failed(who, why) = happens(&mut owner) else { panic!("the connection goes on") };
+    assert_eq!(who, to_peer.0);
     assert!(why.contains("ibv_modify_qp"), "{why}");
     let message =
         below::Message { who: 2, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };

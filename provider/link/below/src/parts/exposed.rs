@@ -91,8 +91,11 @@ impl Exposed {
             return None;
         }
         let key = below.admit(dest, lease, read, write)?;
-        let further =
-            if is_long { below.stripe(dest, lease.number, own.span, read, write) } else { [0; RAILS] };
+        let further = if is_long {
+            below.stripe(dest, lease.number, own.span, (read, write), true)
+        } else {
+            [0; RAILS]
+        };
         if !own.known_to.contains(&to) {
             own.known_to.push(to);
         }

@@ -77,6 +77,16 @@ impl Op {
     }
 }
 
+/// Posts a piece, which stays the first connection's where that of its key does not do it.
+fn access<F: Below>(below: &mut F, who: u64, piece: &mut Piece) -> Result<(), NotSent> {
+    let outcome = below.access(who, piece);
+    if !matches!(outcome, Err(NotSent::ByFirst)) || piece.key == piece.first {
+        return outcome;
+    }
+    piece.key = piece.first;
+    below.access(who, piece)
+}
+
 /// Accesses to peers' memory: reads, and writes where there are any.
 #[derive(Debug)]
 pub(crate) struct Reading {
@@ -198,8 +208,8 @@ impl Reading {
         first: Option<Piece>,
     ) -> bool {
         let is_long = !op.queue.is_empty();
-        if let (Some(piece), Some(below)) = (first, &mut *below) {
-            match below.access(op.id.0, &piece) {
+        if let (Some(mut piece), Some(below)) = (first, &mut *below) {
+            match access(below, op.id.0, &mut piece) {
                 Ok(()) => op.flying += 1,
                 Err(NotSent::Busy) => op.queue.push_front(piece),
                 Err(why) => op.fail(&why),
@@ -216,8 +226,8 @@ impl Reading {
         let mut some_over = false;
         for op in &mut self.ops {
             let Some(below) = below else { break };
-            while let Some(piece) = op.queue.front() {
-                match below.access(op.id.0, piece) {
+            while let Some(piece) = op.queue.front_mut() {
+                match access(below, op.id.0, piece) {
                     Ok(()) => {
                         op.queue.pop_front();
                         op.flying += 1;

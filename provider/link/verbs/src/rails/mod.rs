@@ -16,7 +16,7 @@ use rdma_sys::ibv_sge;
 use crate::address::Address;
 use crate::joining::Joining;
 use crate::pair::{Access, Posted, State, Verb};
-use crate::registered::may_be_apart;
+use crate::registered::{may_be_apart, ways};
 use crate::remote::Accesses;
 use crate::state::Verbs;
 
@@ -43,15 +43,14 @@ impl Rail<Verbs> {
         self.port.credits + pairs.len() < self.all || pairs.has_closing()
     }
 
-    /// The queue pair of a peer, if it can be used now.
+    /// The queue pair of a peer, if this side posts accesses to it.
     fn made(&self, first: u32) -> Option<u32> {
-        let is_up = self.is_off.is_none() && self.port.route.port.is_active();
-        self.connected(first).filter(|_| is_up)
+        self.connected(first).filter(|number| self.stages.get(first) == Some(Stage::Made(*number)))
     }
 
-    /// The queue pair of a peer.
+    /// The queue pair of a peer, by which that accesses memory of this side.
     fn connected(&self, first: u32) -> Option<u32> {
-        let Some(Stage::Made(number)) = self.stages.get(first) else { return None };
+        let number = self.stages.get(first).and_then(Stage::in_use)?;
         let pair = self.port.objects.pairs.get(number);
         pair.is_some_and(|pair| pair.state == State::Connected).then_some(number)
     }
@@ -109,13 +108,7 @@ impl Rails<Verbs> {
             completions.add(&below::Fd(port.objects.channel.fd().as_raw_fd()), 0)?;
             all_events.add(&below::Fd(port.objects.context.async_fd().as_raw_fd()), 0)?;
         }
-        let rail = |port: Verbs| Rail {
-            all: port.credits,
-            port,
-            stages: Stages::default(),
-            is_off: None,
-            is_over: false,
-        };
+        let rail = |port: Verbs| Rail { all: port.credits, port, stages: Stages::default(), is_off: None };
         let all = ports.into_iter().take(RAILS).map(rail).collect();
         Ok(Rails { all, waits: Some((completions, all_events)), ..Rails::default() })
     }
@@ -128,7 +121,11 @@ impl Rails<Verbs> {
     pub(crate) fn describe(&self) -> Vec<String> {
         let of = |rail: &Rail<Verbs>| match &rail.is_off {
             Some(why) => format!("rail {} is left out: {why}", rail.name()),
-            None => format!("rail {}: peers {}", rail.name(), rail.stages.made()),
+            None => {
+                let ways = Some(ways(&rail.port.objects.registered)).filter(|text| !text.is_empty());
+                let ways = ways.map_or_else(String::new, |ways| format!(", {ways}"));
+                format!("rail {}: peers {}{ways}", rail.name(), rail.stages.made())
+            }
         };
         self.all.iter().map(of).collect()
     }
@@ -230,18 +227,27 @@ impl Rails<Verbs> {
         self.did.push_back(Found::Says(first));
     }
 
-    /// Which can be used with a peer.
+    /// Which can be used with a peer now: not by a port that is down.
     pub(crate) fn with(&self, first: u32) -> RailsWith {
         if self.is_awaited(first) {
             return RailsWith::Awaited;
         }
-        let made = |at: usize| self.all.get(at).is_some_and(|rail| rail.made(first).is_some());
+        let is_up = |rail: &&Rail<Verbs>| rail.port.route.port.is_active();
+        let made = |at: usize| self.all.get(at).filter(is_up).is_some_and(|rail| rail.made(first).is_some());
         RailsWith::Made(std::array::from_fn(made))
     }
 
     /// Registers memory that a peer accesses under this address by its lease, for each rail. What one refuses
-    /// is not accessed by that.
-    pub(crate) fn stripe(&mut self, to: (u64, u32), base: u64, span: Span, may: (bool, bool)) -> Keys {
+    /// is not accessed by that. A rail whose port is down gives a key of what is `published` alone, which
+    /// the peer hears of once: a request is done at once, by each rail that it has a key of.
+    pub(crate) fn stripe(
+        &mut self,
+        to: (u64, u32),
+        base: u64,
+        span: Span,
+        may: (bool, bool),
+        published: bool,
+    ) -> Keys {
         let first = to.1;
         if let Some(striped) = self.striped.get(&to) {
             return striped.keys;
@@ -251,8 +257,12 @@ impl Rails<Verbs> {
         }
         let mut striped = Striped::default();
         for (at, rail) in self.all.iter_mut().enumerate() {
-            let made = rail.made(first);
-            let domain = made.and_then(|number| rail.port.objects.seconds.domain(number)).map(|d| d.id);
+            let is_up = rail.port.route.port.is_active();
+            let domain = rail
+                .connected(first)
+                .filter(|_| is_up || published)
+                .and_then(|number| rail.port.objects.seconds.domain(number))
+                .map(|d| d.id);
             let Some(domain) = domain else { continue };
             let Some((number, rkey, found)) = Accesses(&mut rail.port).lease_in(domain, span, may) else {
                 continue;
@@ -290,19 +300,31 @@ impl Rails<Verbs> {
     }
 
     /// Accesses memory of a peer by a key of this rail, from 1.
-    pub(crate) fn access(&mut self, first: u32, rail: usize, op: u64, piece: &Piece) -> Result<(), NotSent> {
-        let rail = self.all.get_mut(rail - 1).filter(|_| piece.once.is_none());
-        // Also where its port is down, which may be up before its requests fail.
-        let found = rail.and_then(|rail| rail.connected(first).map(|number| (rail, number)));
-        let (rail, number) = found.ok_or_else(|| NotSent::Error("no rail has this key".into()))?;
+    pub(crate) fn access(&mut self, rail: usize, op: u64, piece: &Piece) -> Result<(), NotSent> {
+        let first = first_of(piece.at);
+        // What takes a receive, or is atomic, goes by the first port alone; so does what was planned before
+        // the rail's port went down, which may stay down for long.
+        let may = |rail: &&mut Rail<Verbs>| piece.once.is_none() && rail.port.route.port.is_active();
+        let rail = self.all.get_mut(rail - 1).filter(may).ok_or(NotSent::ByFirst)?;
+        let number = rail.made(first).ok_or(NotSent::ByFirst)?;
         let domain = rail.port.objects.seconds.domain(number).cloned();
-        let outcome = Accesses(&mut rail.port).access_by((number, domain), op, piece);
-        if let (Err(NotSent::Error(why)), true) = (&outcome, rail.is_off.is_none()) {
-            // As where it registers no memory: the next access goes without it.
-            log::warn!("rail {} is left out: {why}", rail.name());
-            rail.is_off = Some(why.clone());
+        let mut by = Accesses(&mut rail.port);
+        let local = match by.has_room(number).and_then(|_| by.find(number, domain, op, piece)) {
+            // It says nothing of other memory, nor of this memory at another time.
+            Err(NotSent::Error(why)) => {
+                log::debug!("rail {}: an access goes without it: {why}", rail.name());
+                return Err(NotSent::ByFirst);
+            }
+            found => found?,
+        };
+        match by.post(number, piece, local) {
+            Err(NotSent::Error(why)) => {
+                log::warn!("rail {}: accesses to a peer go without it from now on: {why}", rail.name());
+                rail.stages.leave(first);
+                Err(NotSent::ByFirst)
+            }
+            outcome => outcome,
         }
-        outcome
     }
 
     /// The first queue pair of a peer has failed: so do these.
@@ -365,7 +387,7 @@ impl Rails<Verbs> {
     /// Takes events of the devices.
     pub(crate) fn read_events(&mut self) {
         for at in 0..self.all.len() {
-            if !self.all[at].is_over {
+            if self.all[at].is_off.is_none() {
                 self.all[at].port.read_events();
                 self.take(at);
             }
@@ -376,10 +398,10 @@ impl Rails<Verbs> {
     pub(crate) fn arm_to_sleep(&mut self) -> bool {
         let mut all = true;
         for at in 0..self.all.len() {
-            if !self.all[at].is_over {
+            if self.all[at].is_off.is_none() {
                 let is_armed = self.all[at].port.arm_to_sleep();
                 self.take(at);
-                all &= is_armed || self.all[at].is_over;
+                all &= is_armed || self.all[at].is_off.is_some();
             }
         }
         all
@@ -399,10 +421,9 @@ impl Rails<Verbs> {
             }
         }
         let rail = &mut self.all[at];
-        if let Some(why) = rail.port.dead.clone().filter(|_| !rail.is_over) {
+        if let Some(why) = rail.port.dead.clone().filter(|_| rail.is_off.is_none()) {
             log::warn!("rail {} is left out: {why}", rail.name());
-            rail.is_over = true;
-            rail.is_off.get_or_insert_with(|| why.clone());
+            rail.is_off = Some(why.clone());
             // Events that are read no more would wake for ever.
             if let Some((completions, events)) = &self.waits {
                 completions.remove(&below::Fd(rail.port.objects.channel.fd().as_raw_fd()));

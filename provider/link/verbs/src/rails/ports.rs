@@ -34,10 +34,8 @@ pub(super) struct Rail<P> {
     pub(super) stages: Stages,
     /// Completions that its sends may have, all in all.
     pub(super) all: usize,
-    /// Why no more peers use it.
+    /// Why its device is of no use any more: no peer uses it, and it is not waited for.
     pub(super) is_off: Option<String>,
-    /// Its device is of no use any more: it is not waited for.
-    pub(super) is_over: bool,
 }
 
 /// Memory that a peer accesses in parts: its registrations, each with its rail, and their keys.

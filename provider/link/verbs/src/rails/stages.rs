@@ -20,6 +20,8 @@ pub(crate) enum Stage {
     Joined(u32),
     /// It can be used.
     Made(u32),
+    /// It takes no accesses of this side any more; the peer may use it.
+    Left(u32),
     /// There is none.
     Refused,
 }
@@ -28,8 +30,17 @@ impl Stage {
     /// The number of the queue pair.
     pub(crate) fn number(self) -> Option<u32> {
         match self {
-            Stage::Offered(n) | Stage::Proving(n) | Stage::Joined(n) | Stage::Made(n) => Some(n),
+            Stage::Offered(n) | Stage::Proving(n) | Stage::Joined(n) => Some(n),
+            Stage::Made(_) | Stage::Left(_) => self.in_use(),
             Stage::Expected | Stage::Refused => None,
+        }
+    }
+
+    /// That, if the peer may use it.
+    pub(crate) fn in_use(self) -> Option<u32> {
+        match self {
+            Stage::Made(n) | Stage::Left(n) => Some(n),
+            _ => None,
         }
     }
 }
@@ -73,6 +84,13 @@ impl Stages {
 
     pub(crate) fn set(&mut self, first: u32, stage: Stage) {
         self.0.insert(first, stage);
+    }
+
+    /// This side posts no accesses to it any more, as long as the connection lasts.
+    pub(crate) fn leave(&mut self, first: u32) {
+        if let Some(Stage::Made(number)) = self.get(first) {
+            self.set(first, Stage::Left(number));
+        }
     }
 
     /// The peer's first queue pair is not used any more: how far this one was.
@@ -122,7 +140,7 @@ impl Stages {
                 self.set(first, Stage::Refused);
                 Heard::Drop(Some(number))
             }
-            (Some(Stage::Made(_)), Said::None) => Heard::Lost,
+            (Some(Stage::Made(_) | Stage::Left(_)), Said::None) => Heard::Lost,
             (Some(Stage::Joined(number)), Said::Proven) => {
                 self.set(first, Stage::Made(number));
                 Heard::Made
@@ -143,7 +161,7 @@ impl Stages {
     /// is said to the peer, and is not needed any more (`Err`); `None`: it was given up before.
     pub(crate) fn note_failed(&mut self, first: u32) -> Option<Result<(), u32>> {
         match self.get(first)? {
-            Stage::Made(_) => Some(Ok(())),
+            Stage::Made(_) | Stage::Left(_) => Some(Ok(())),
             Stage::Expected | Stage::Refused => None,
             Stage::Offered(number) | Stage::Proving(number) | Stage::Joined(number) => {
                 self.set(first, Stage::Refused);
@@ -258,16 +276,20 @@ mod tests {
                         next.prove(i);
                         open.push(next);
                     }
+                    let mut next = two.clone();
+                    next.ends[i].leave(FIRST);
+                    open.push(next);
                     if may_fail && two.fails[i] {
                         let mut next = two.clone();
                         next.fail(i);
                         open.push(next);
                     }
                 }
-                if open.len() > before {
+                // It may be left at any time.
+                if open.len() > before + 2 {
                     continue;
                 }
-                let are = two.ends.each_ref().map(|end| matches!(end.get(FIRST), Some(Stage::Made(_))));
+                let are = two.ends.each_ref().map(|end| end.get(FIRST).and_then(Stage::in_use).is_some());
                 if are[0] != are[1] || two.ends.iter().any(|end| end.is_awaited(FIRST)) {
                     return Err(format!("one end alone: {two:?}"));
                 }

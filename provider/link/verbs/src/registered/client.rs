@@ -1,14 +1,10 @@
-//! Registrations of a client's memory, which the client may take back at any time and from any thread.
-//!
-//! What takes it back puts the queue pairs in error that have requests under way which name it, since nothing
-//! need poll for their completions, and ends the registration; so the device has no access when the client
-//! gets its memory. All else is up to the thread of the endpoint, which finds the registration gone.
+//! Registrations of a client's memory, which the client may take back at any time and from any thread
+//! ([`Revocable`]).
 
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
-use hmem::client::{DeviceMemory, Mapped};
+use hmem::client::{Adapter, DeviceMemory, Mapped, Revocable};
 use rdma_sys::{Access, Breaker, Dmabuf, Mr, Pd};
 use register::Uses;
 
@@ -25,51 +21,34 @@ pub(super) fn iova(span: Span, offset: u64) -> u64 {
 /// A call that refused, and an errno.
 type Refused = (&'static str, i32);
 
-#[derive(Debug, Default)]
-struct State {
-    mr: Option<Mr>,
-    is_revoked: bool,
-    /// What could not be ended.
-    failure: Option<Refused>,
-    /// The queue pairs that requests were posted to since none was under way.
-    users: Vec<Breaker>,
-    /// That of the peer whose domain it is in.
-    peer: Option<Breaker>,
-}
+/// The objects of libibverbs.
+#[derive(Debug)]
+struct Rdma;
 
-#[derive(Clone, Debug, Default)]
-struct Shared(Arc<Mutex<State>>);
+impl Adapter for Rdma {
+    type Mr = Mr;
+    type Pair = Breaker;
+    type Refused = Refused;
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The client takes the memory back.
-    fn revoke(&self) {
-        let mut state = self.lock();
-        state.is_revoked = true;
-        state.users.drain(..).for_each(|user| user.fail());
-        state.end();
-    }
-}
-
-impl State {
-    /// Ends the registration. Where that is refused the peer's queue pair ends, by which the peer has a key.
-    fn end(&mut self) {
-        if let Some(Err(why)) = self.mr.take().map(Mr::deregister) {
-            self.peer.iter().for_each(Breaker::fail);
-            let (call, errno) = refused(why);
+    fn deregister(mr: Mr) -> Result<(), Refused> {
+        mr.deregister().map_err(refused).inspect_err(|(call, errno)| {
             log::error!("{call}: errno {errno}: memory of a client stays registered");
-            self.failure = Some((call, errno));
-        }
+        })
+    }
+
+    fn fail(pair: &Breaker) {
+        pair.fail();
+    }
+
+    fn is_same(one: &Breaker, other: &Breaker) -> bool {
+        one.is_of(other)
     }
 }
 
 /// A registration of a client's memory.
 #[derive(Debug)]
 pub(super) struct ClientMr {
-    shared: Shared,
+    own: Revocable<Rdma>,
     /// Goes last: when it has gone, nothing revokes any more.
     _memory: DeviceMemory,
 }
@@ -86,7 +65,8 @@ pub(super) struct Made {
 
 impl Drop for ClientMr {
     fn drop(&mut self) {
-        self.shared.lock().end();
+        // What is refused was logged.
+        let _ = self.own.end();
     }
 }
 
@@ -99,61 +79,52 @@ impl ClientMr {
         uses: Uses,
         access: Access,
     ) -> Result<Made, Refused> {
-        let shared = Shared::default();
-        shared.lock().peer = peer.cloned();
-        let revoked = shared.clone();
+        let own = Revocable::new(peer.cloned());
+        let revoked = own.clone();
         let mapped = DeviceMemory::map(span, uses.writes(), Box::new(move || revoked.revoke()));
         let (mapped, memory) = mapped.map_err(|why| (why.call.name(), why.errno))?;
-        let mr = ClientMr { shared, _memory: memory };
-        let mut state = mr.shared.lock();
-        if state.is_revoked {
-            return Err(TAKEN_BACK);
-        }
+        let mr = ClientMr { own, _memory: memory };
         let is_dmabuf = matches!(mapped, Mapped::Dmabuf(..));
-        let (made, iova) = match mapped {
-            Mapped::Dmabuf(fd, offset) => {
-                let iova = iova(span, offset);
-                let part = Dmabuf { fd: fd.as_fd(), offset, len: span.len(), iova };
-                // SAFETY: memory that peers or requests of this side access until the registration ends: a
-                // request has it, or the program has registered it for that (fi_mr(3)).
-                (unsafe { pd.register_dmabuf(part, access) }, iova)
-            }
-            Mapped::Address(at) => {
-                let memory = std::ptr::with_exposed_provenance_mut(at);
-                // SAFETY: as above; the client says that an adapter may have this memory until it is taken
-                // back, which ends the registration first.
-                (unsafe { pd.register(memory, span.len(), access) }, at as u64)
-            }
-        };
-        let made = made.map_err(refused)?;
-        let keys = (made.lkey(), made.rkey());
-        state.mr = Some(made);
-        drop(state);
+        let made = mr.own.register(|| {
+            let (made, iova) = match mapped {
+                Mapped::Dmabuf(fd, offset) => {
+                    let iova = iova(span, offset);
+                    let part = Dmabuf { fd: fd.as_fd(), offset, len: span.len(), iova };
+                    // SAFETY: memory that peers or requests of this side access until the registration ends:
+                    // a request has it, or the program has registered it for that (fi_mr(3)).
+                    (unsafe { pd.register_dmabuf(part, access) }, iova)
+                }
+                Mapped::Address(at) => {
+                    let memory = std::ptr::with_exposed_provenance_mut(at);
+                    // SAFETY: as above; the client says that an adapter may have this memory until it is
+                    // taken back, which ends the registration first.
+                    (unsafe { pd.register(memory, span.len(), access) }, at as u64)
+                }
+            };
+            let made = made.map_err(refused)?;
+            let keys = (made.lkey(), made.rkey());
+            Ok((made, (keys, iova)))
+        });
+        let (keys, iova) = made.ok_or(TAKEN_BACK)??;
         Ok(Made { mr, keys, iova, is_dmabuf })
     }
 
     pub(super) fn is_there(&self) -> bool {
-        !self.shared.lock().is_revoked
+        self.own.is_there()
     }
 
     /// A request is to be posted to this queue pair, unless the memory was taken back.
     pub(super) fn begin(&self, on: &Breaker) -> bool {
-        let mut state = self.shared.lock();
-        if !state.is_revoked && !state.users.iter().any(|user| user.is_of(on)) {
-            state.users.push(on.clone());
-        }
-        !state.is_revoked
+        self.own.begin(on)
     }
 
     pub(super) fn note_idle(&self) {
-        self.shared.lock().users.clear();
+        self.own.note_idle();
     }
 
     /// Ends it: when this returns, also the client's mapping has ended that no other registration uses.
     pub(super) fn deregister(self) -> Result<(), Refused> {
-        let mut state = self.shared.lock();
-        state.end();
-        state.failure.map_or(Ok(()), Err)
+        self.own.end()
     }
 }
 

@@ -106,9 +106,9 @@ fn a_key_of_a_rail_is_of_no_use_to_another_peer() {
     let ((to_peer, at), memory) = (joined(&mut owner, &mut peer), filled(LEN, 3));
     let (_, of_thief) = joined(&mut owner, &mut thief);
     let lease = owner.lend(to_peer, memory, Way::Put).expect("memory that can be lent");
-    let keys = owner.stripe(to_peer, lease.number, memory, false, true);
+    let keys = owner.stripe(to_peer, lease.number, memory, (false, true), true);
     assert!(keys[0] != 0 && keys[1..] == [0; RAILS - 1], "{keys:x?}");
-    assert_eq!(owner.stripe(to_peer, lease.number, memory, false, true), keys, "one for a peer");
+    assert_eq!(owner.stripe(to_peer, lease.number, memory, (false, true), true), keys, "one for a peer");
     say(&mut owner, to_peer, &mut peer);
     for way in [Way::Put, Way::Get] {
         let (_, of_thief) =
