@@ -28,19 +28,22 @@ impl Name {
     /// This process's.
     pub fn own() -> Name {
         static OWN: OnceLock<(u32, Name)> = OnceLock::new();
-        let find = || {
-            let pid = std::process::id();
-            let start = stat(pid).map(|s| s.start);
-            let space = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino() as u32);
-            // /proc may be that of another namespace.
-            let own =
-                std::fs::read_link("/proc/self").is_ok_and(|to| to.as_os_str() == pid.to_string().as_str());
-            let space = if own && start.is_some() { space } else { 0 };
-            (pid, Name::new(pid, start.unwrap_or(0), space))
-        };
-        let own = *OWN.get_or_init(find);
+        let pid = std::process::id();
         // A forked child is another process.
-        if own.0 == std::process::id() { own.1 } else { find().1 }
+        if let Some((_, own)) = OWN.get().filter(|(of, _)| *of == pid) {
+            return *own;
+        }
+        let start = stat(pid).map(|s| s.start);
+        let space = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino() as u32);
+        // /proc may be that of another namespace.
+        let own = std::fs::read_link("/proc/self").is_ok_and(|to| to.as_os_str() == pid.to_string().as_str());
+        let space = if own && start.is_some() { space } else { 0 };
+        let name = Name::new(pid, start.unwrap_or(0), space);
+        // Where it is not known now, as with too few descriptors, it may be later.
+        if start.is_some() {
+            let _ = OWN.set((pid, name));
+        }
+        name
     }
 
     /// That of a process of this pid namespace, if /proc shows it.
@@ -133,5 +136,29 @@ mod tests {
             let other = Name { namespace, ..name };
             assert_eq!((other.pid(), other.has_ended()), (None, false));
         }
+    }
+
+    #[test]
+    fn a_name_that_too_few_descriptors_hide_is_found_later() {
+        // The descriptors of this process are other tests', too.
+        const ALONE: &str = "STRAIT_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let name = "process::tests::a_name_that_too_few_descriptors_hide_is_found_later";
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            assert!(alone.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
+            return;
+        }
+        let mut all = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: valid for a write.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut all) }, 0);
+        let set = |limit: libc::rlimit| {
+            // SAFETY: valid for a read.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        };
+        set(libc::rlimit { rlim_cur: 0, ..all });
+        let hidden = Name::own();
+        set(all);
+        assert_eq!((hidden.namespace, hidden.pid()), (0, None));
+        assert_eq!(Name::own().pid(), Some(std::process::id()));
     }
 }
