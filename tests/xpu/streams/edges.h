@@ -48,6 +48,12 @@ static void edges_of_calls(gpu &g, bool leads)
 	OK(strait_stream_connect(s, theirs, len));
 	REFUSED(EPERM, strait_stream_connect(s, theirs, len));
 	g.clear();
+	/* A length that no message has is refused before it is made into operations. */
+	REFUSED(EINVAL, strait_stream_send(s, g.stream, g.at(g.out, 0), (size_t)1 << 46));
+	REFUSED(EINVAL, strait_stream_receive(s, g.stream, g.at(g.in, 0), (size_t)1 << 62));
+	OK(strait_stream_list_open(s, SIZE_MAX, &l));
+	REFUSED(EINVAL, strait_stream_list_send(l, g.at(g.out, 0), (size_t)1 << 46));
+	OK(strait_stream_list_close(l));
 	OK(strait_stream_list_open(s, 2, &l));
 	if (leads) {
 		void *last = nullptr;
@@ -229,6 +235,29 @@ static void edges_of_limits(gpu &g, bool leads)
 	together();
 }
 
+/* A peer whose process has ended before it connects; the time limit is not waited for. */
+static void edges_of_ends()
+{
+	char theirs[16384];
+	size_t len = sizeof theirs;
+	int to[2], status = 0;
+	CHECK(pipe(to) == 0);
+	fflush(stdout);
+	const pid_t child = fork();
+	if (child == 0) {
+		OK(strait_stream_blob(open_endpoint(), theirs, &len));
+		CHECK(write(to[1], theirs, len) == (ssize_t)len);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	const ssize_t came = read(to[0], theirs, sizeof theirs);
+	close(to[0]);
+	close(to[1]);
+	strait_stream *s = open_endpoint(0, 60000000000);
+	REFUSED(ECONNRESET, strait_stream_connect(s, theirs, (size_t)came));
+	OK(strait_stream_close(s));
+}
+
 /* Keys that differ, and one that is none; a close directly behind what was sent. */
 static void edges_of_agents(gpu &g, bool leads)
 {
@@ -276,6 +305,8 @@ static void edges(bool leads)
 	for (size_t slot : {65536, 262144})
 		edges_of_slots(g, leads, slot);
 	edges_of_connect(g, leads);
+	if (leads && !on_hosts())
+		edges_of_ends();
 	edges_of_limits(g, leads);
 	if (by_agent)
 		edges_of_agents(g, leads);

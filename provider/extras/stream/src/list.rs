@@ -17,6 +17,10 @@ use crate::slots::{PUT_BLOCKS, Slots};
 /// How long the end of a graph is waited for, which the driver says in a thread of its own.
 const LET_GO: Duration = Duration::from_millis(100);
 
+/// Slots that a message takes at most, and parts of a put or a get by an agent: more than memory has, so that a
+/// length that is none is not made into operations first.
+const MOST_PARTS: usize = 1 << 20;
+
 /// A step of a list.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
@@ -109,7 +113,7 @@ impl List {
         let (peer, layout) = (core.shared.peer()?, core.shared.layout);
         buffer(at, len)?;
         let most = layout.slot_bytes as usize;
-        let parts = len.div_ceil(most).max(1);
+        let parts = parts(len, most)?;
         self.room(parts)?;
         let sends = kind == Kind::Send;
         if peer.direct.is_some() {
@@ -163,6 +167,7 @@ impl List {
         }
         self.room(1)?;
         if peer.agent.is_some() && put.len > 0 {
+            parts(put.len, layout.stage())?;
             self.by_agent(peer, put, true);
             self.buffers.push((put.local, put.len));
             return Ok(());
@@ -194,6 +199,7 @@ impl List {
         }
         self.room(1)?;
         if peer.agent.is_some() && get.len > 0 {
+            parts(get.len, core.shared.layout.stage())?;
             self.by_agent(peer, get, false);
             self.buffers.push((get.local, get.len));
             return Ok(());
@@ -382,6 +388,17 @@ fn buffer(at: usize, len: usize) -> Result<(), Error> {
         return Err(Error::Invalid("no memory can be at this address: pass an address and a length"));
     }
     Ok(())
+}
+
+/// How many parts of so many bytes there are, at least one.
+fn parts(len: usize, most: usize) -> Result<usize, Error> {
+    let parts = len.div_ceil(most).max(1);
+    if parts > MOST_PARTS {
+        return Err(Error::Invalid(
+            "the message would take more than 1048576 slots: pass its length, or open both sides with longer slots",
+        ));
+    }
+    Ok(parts)
 }
 
 /// What raises a line of the peer's.

@@ -97,9 +97,8 @@ impl Endpoint {
         };
         let mut regions = Vec::new();
         for r in &blob.regions {
-            let at = mapped(r, share::open(owner.pid, owner.id, &r.export, near)).map_err(|why| {
-                Error::Kernel(format!("a registration of the peer's cannot be mapped: {why}"))
-            })?;
+            let opened = share::open(owner.pid, owner.id, &r.export, near);
+            let at = mapped(r, opened).map_err(Error::NotMapped)?;
             regions.push((at, r.len));
         }
         let places = Places::new(&self.core.targets, &shared, &words)?;
@@ -268,6 +267,10 @@ fn hears(shared: &Shared, blob: &Blob, here: bool, by_memory: bool) -> Result<()
                     _ => Err(Error::Blob("it chose slots that are not there")),
                 };
             }
+        }
+        // An agent that has not reached it yet does not see its end.
+        if here && blob.process.has_ended() {
+            return Err(Error::Gone);
         }
         if shared.peer.get().and_then(|p| p.agent.as_ref()).is_none_or(Carried::is_lost) {
             return Err(match here && blob.process.pid().is_some() && !blob.process.has_ended() {
