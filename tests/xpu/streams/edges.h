@@ -138,19 +138,26 @@ static void edges_of_connect(gpu &g, bool leads)
 	}
 	OK(strait_stream_close(s));
 
-	/* It closes meanwhile, and does not connect. */
-	together();
-	s = open_endpoint(0, 8000000000);
-	len = swap_blobs(s, theirs);
-	if (leads) {
-		usleep(300000);
-	} else {
-		/* Of another host's the end of the connection is seen, and not why. */
-		const int rc = strait_stream_connect(s, theirs, len);
-		CHECK(rc == -EPIPE || (rc == -ECONNRESET && on_hosts()));
+	/* It closes meanwhile, or has closed before, and does not connect. */
+	for (bool before : {false, true}) {
+		together();
+		s = open_endpoint(0, 8000000000);
+		len = swap_blobs(s, theirs);
+		if (leads) {
+			usleep(before ? 0 : 300000);
+			OK(strait_stream_close(s));
+			if (before)
+				together();
+		} else {
+			if (before)
+				together();
+			/* Of another host's the end of the connection is seen, and not why. */
+			const int rc = strait_stream_connect(s, theirs, len);
+			CHECK(rc == -EPIPE || (rc == -ECONNRESET && on_hosts()));
+			OK(strait_stream_close(s));
+		}
+		together();
 	}
-	OK(strait_stream_close(s));
-	together();
 
 	/* A third endpoint has the blob as well. */
 	if (!by_agent) {

@@ -70,13 +70,15 @@ impl Endpoint {
             return Err(Error::Blob("its words are not in host memory"));
         }
         // Only as long as this endpoint is there, as the peer's slots.
-        let opened =
-            share::open_uncached(owner.pid, owner.id, &blob.words.export, 0).map_err(
-                |e| match is_other_user(&blob) {
-                    true => Error::OtherUser,
-                    false => Error::Memory(SHARING, e),
-                },
-            )?;
+        let opened = share::open_uncached(owner.pid, owner.id, &blob.words.export, 0).map_err(|e| {
+            match (e.errno(), is_other_user(&blob)) {
+                // Its descriptor is closed, or another file's by now.
+                (libc::EBADF | libc::ESTALE, _) => Error::Closed,
+                (libc::ESRCH, _) => Error::Gone,
+                (_, true) => Error::OtherUser,
+                (_, false) => Error::Memory(SHARING, e),
+            }
+        })?;
         let words = Words::of_peer(opened, blob.words.base, shared.layout.len())?;
         let mut kept = Vec::new();
         let mut mapped = |r: &Region, opened: Result<Opened, _>| -> Result<usize, String> {
@@ -98,7 +100,10 @@ impl Endpoint {
         let mut regions = Vec::new();
         for r in &blob.regions {
             let opened = share::open(owner.pid, owner.id, &r.export, near);
-            let at = mapped(r, opened).map_err(Error::NotMapped)?;
+            let at = mapped(r, opened).map_err(|why| match words.word(0, OVER).load(Acquire) {
+                0 => Error::NotMapped(why),
+                _ => Error::Closed,
+            })?;
             regions.push((at, r.len));
         }
         let places = Places::new(&self.core.targets, &shared, &words)?;
