@@ -17,8 +17,8 @@ use crate::slots::{PUT_BLOCKS, Slots};
 /// How long the end of a graph is waited for, which the driver says in a thread of its own.
 const LET_GO: Duration = Duration::from_millis(100);
 
-/// Slots that a message takes at most, and parts of a put or a get by an agent: more than memory has, so that a
-/// length that is none is not made into operations first.
+/// Slots that a message takes at most, and parts of a put or a get by an agent: a length that no buffer has
+/// is not made into operations.
 const MOST_PARTS: usize = 1 << 20;
 
 /// A step of a list.

@@ -61,9 +61,8 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
 fn watch(shared: &Shared, peer: &Peer) {
     // An agent says what it knows: the process may be of another host.
     let mapped = peer.agent.is_none();
-    let mut process = if mapped { ipc::pidfd::open(peer.pid as i32).ok() } else { None };
+    let (mut process, mut gone) = (None, false);
     let mut waits = [None; LANES];
-    let mut gone = mapped && process.is_none() && peer.name.has_ended();
     // Since when the peer is known to have ended or closed.
     let mut over: Option<Instant> = None;
     // What each lane has said since then that it waits for, and how often. A peer that has ended raises no
@@ -92,6 +91,10 @@ fn watch(shared: &Shared, peer: &Peer) {
         if length > TICK {
             // The endpoint's end wakes it.
             std::thread::park_timeout(length);
+        }
+        // Again where there were too few descriptors.
+        if mapped && process.is_none() && !gone {
+            (process, gone) = find(peer);
         }
         if sleep(process.as_ref(), if length > TICK { Duration::ZERO } else { TICK }) {
             // It stays readable from now on.
@@ -123,6 +126,12 @@ fn watch(shared: &Shared, peer: &Peer) {
             break;
         }
     }
+}
+
+/// The peer's process; and whether it has ended, whose pid another one may have by then.
+fn find(peer: &Peer) -> (Option<OwnedFd>, bool) {
+    let process = ipc::pidfd::open(peer.pid as i32).ok();
+    if peer.name.has_ended() { (None, true) } else { (process, false) }
 }
 
 /// Why a wait that has lasted so long ends now, if it does. `over`: for how long the peer is known to have
@@ -392,6 +401,26 @@ pub(crate) mod tests {
         let (mut asked, one, two) = (Vec::new(), 7, 8);
         let sure: Vec<bool> = [one, one, two, one, two, two].map(|code| is_sure(&mut asked, code)).to_vec();
         assert_eq!(sure, [false, false, false, true, false, true], "of each block's wait");
+    }
+
+    #[test]
+    fn a_peer_has_ended_whose_pid_another_process_has() {
+        let mut s = shared();
+        let mut other = direct();
+        let mut peer = other.peer.take().unwrap();
+        peer.name.process ^= 1;
+        (peer.direct, s.timeout) = (None, Duration::from_secs(300));
+        s.peer.set(peer).unwrap();
+        let receive = code(Kind::Receive, s.layout.flag(1));
+        s.lanes.word(5, AT).store(receive, SeqCst);
+        std::thread::scope(|threads| {
+            threads.spawn(|| watch(&s, s.peer.get().unwrap()));
+            while s.failure().is_none() {
+                std::thread::yield_now();
+            }
+            s.stop.store(true, SeqCst);
+        });
+        assert_eq!(s.failure().unwrap().errno, libc::ECONNRESET);
     }
 
     #[test]
