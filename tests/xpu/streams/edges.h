@@ -265,6 +265,40 @@ static void edges_of_ends()
 	OK(strait_stream_close(s));
 }
 
+/* Both processes are stopped for longer than the time limit while one waits, and then go on. */
+static void edges_of_stops(gpu &g, bool leads)
+{
+	strait_stream *s = open_endpoint(0, 2000000000);
+	meet(s);
+	g.clear();
+	if (!leads)
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	together();
+	if (leads) {
+		const pid_t both[] = {getpid(), other_process};
+		int status = 0;
+		fflush(stdout);
+		const pid_t child = fork();
+		if (child == 0) {
+			/* The watchdog has seen the wait by then. */
+			usleep(100000);
+			for (pid_t one : both)
+				kill(one, SIGSTOP);
+			usleep(2500000);
+			for (pid_t one : both)
+				kill(one, SIGCONT);
+			_exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+		g.make(0);
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+	}
+	g.end_of_stream();
+	CHECK(failed(s).code == 0 && (leads || !g.untouched(g.in, size)));
+	together();
+	OK(strait_stream_close(s));
+}
+
 /* Keys that differ, and one that is none; a close directly behind what was sent. */
 static void edges_of_agents(gpu &g, bool leads)
 {
@@ -315,6 +349,7 @@ static void edges(bool leads)
 	if (leads && !on_hosts())
 		edges_of_ends();
 	edges_of_limits(g, leads);
+	edges_of_stops(g, leads);
 	if (by_agent)
 		edges_of_agents(g, leads);
 	if (leads)

@@ -37,6 +37,11 @@ const SAID_AGAIN: u32 = 2;
 /// After this no kernel is asked any more.
 const ASKS_WITHIN: Duration = Duration::from_secs(1);
 
+/// Between two looks at the lanes at most, where the process runs: longer, it was stopped.
+const SUSPENDED: Duration = Duration::from_millis(100);
+/// What is left of the time limit then at least: what came meanwhile is yet to be found.
+const FOLLOWS: Duration = Duration::from_millis(500);
+
 /// What a lane waits for, since when.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Wait {
@@ -62,7 +67,7 @@ fn watch(shared: &Shared, peer: &Peer) {
     // An agent says what it knows: the process may be of another host.
     let mapped = peer.agent.is_none();
     let (mut process, mut gone) = (None, false);
-    let mut waits = [None; LANES];
+    let mut waits: [Option<Wait>; LANES] = [None; LANES];
     // Since when the peer is known to have ended or closed.
     let mut over: Option<Instant> = None;
     // What each lane has said since then that it waits for, and how often. A peer that has ended raises no
@@ -71,6 +76,7 @@ fn watch(shared: &Shared, peer: &Peer) {
     let mut waited_at = Instant::now();
     // What was raised behind a failure, and how often in a row the same.
     let (mut raised, mut again) = ([0; LANES], 0u32);
+    let mut looked = Instant::now();
     while !shared.stop.load(Acquire) {
         if shared.failure().is_some() {
             propagate(shared, peer);
@@ -100,6 +106,12 @@ fn watch(shared: &Shared, peer: &Peer) {
             // It stays readable from now on.
             (gone, process) = (true, None);
         }
+        let (now, before) = (Instant::now(), looked);
+        looked = now;
+        for wait in waits.iter_mut().flatten().filter(|_| now - before > SUSPENDED) {
+            wait.since =
+                now - resumed(now.saturating_duration_since(wait.since), now - before, shared.timeout);
+        }
         gone |= peer.agent.as_ref().is_some_and(Carried::is_lost);
         let closed = shared.own.word(0, CLOSED).load(Acquire) != 0;
         if gone || closed {
@@ -110,7 +122,8 @@ fn watch(shared: &Shared, peer: &Peer) {
             *wait = examine(shared, lane, *wait);
             let Some(Wait { code, since, .. }) = *wait else { continue };
             let (asked, over) = (&mut asked[lane as usize], over.map(|o| o.elapsed()));
-            let lasted = since.elapsed();
+            // By the same time, since the process may be stopped at any point.
+            let lasted = now.saturating_duration_since(since);
             let Some(why) = ends(waited(lasted, asked), over, closed, shared.timeout) else { continue };
             if shared.direct().is_some()
                 && lasted < shared.timeout
@@ -126,6 +139,11 @@ fn watch(shared: &Shared, peer: &Peer) {
             break;
         }
     }
+}
+
+/// How long a wait counts as, of a process that was stopped for so long.
+fn resumed(lasted: Duration, suspended: Duration, timeout: Duration) -> Duration {
+    lasted.saturating_sub(suspended).min(timeout.saturating_sub(FOLLOWS))
 }
 
 /// The peer's process; and whether it has ended, whose pid another one may have by then.
@@ -401,6 +419,18 @@ pub(crate) mod tests {
         let (mut asked, one, two) = (Vec::new(), 7, 8);
         let sure: Vec<bool> = [one, one, two, one, two, two].map(|code| is_sure(&mut asked, code)).to_vec();
         assert_eq!(sure, [false, false, false, true, false, true], "of each block's wait");
+    }
+
+    #[test]
+    fn time_in_which_the_process_was_stopped_is_none_in_which_a_lane_waited() {
+        let of = |[lasted, suspended, timeout]: [u64; 3]| {
+            let [lasted, suspended, timeout] = [lasted, suspended, timeout].map(Duration::from_millis);
+            resumed(lasted, suspended, timeout).as_millis()
+        };
+        assert_eq!(of([4100, 4000, 3000]), 100);
+        assert_eq!(of([6900, 4000, 3000]), 2500, "half a second follows");
+        assert_eq!(of([200, 150, 100]), 0, "of a short limit all of it");
+        assert_eq!(of([100, 150, 3000]), 0);
     }
 
     #[test]
