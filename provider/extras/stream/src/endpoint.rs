@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::failure::{Failure, Kind};
 use crate::kernel;
 use crate::layout::{CLOSED, LANES, LINE, Layout, OVER, WORDS};
+use crate::limit::Farewell;
 use crate::list::List;
 use crate::memory::Words;
 use crate::pass;
@@ -94,11 +95,6 @@ impl Abort {
         Ok(())
     }
 }
-
-/// How long an agent waits at most, at the end, until what was sent has arrived.
-const FAREWELL: Duration = Duration::from_secs(10);
-/// The same where nothing that was sent is to arrive.
-const SHORT_FAREWELL: Duration = Duration::from_millis(500);
 
 /// One side of a connection between two processes of a host.
 pub struct Endpoint {
@@ -341,11 +337,18 @@ impl Endpoint {
         Ok(())
     }
 
-    /// How long the end waits for the peer. Of an endpoint that has failed, or has never had its peer, only
-    /// the end itself is to arrive.
-    fn farewell(&self) -> Duration {
-        let has_sent = self.path.is_some() && self.core.shared.failure().is_none();
-        if has_sent { FAREWELL.min(self.core.shared.timeout) } else { SHORT_FAREWELL }
+    /// Waits until what was sent has arrived, and the end behind it. Of an endpoint that has failed, or has
+    /// never had its peer, only the end itself is to arrive.
+    fn farewell(&self, state: &Carried) {
+        let mut farewell = Farewell::begin(state.done(), Instant::now());
+        while !state.has_ended() && !state.is_lost() {
+            // The peer may fail it meanwhile.
+            let has_sent = self.path.is_some() && self.core.shared.failure().is_none();
+            if farewell.is_over(state.done(), has_sent, Instant::now()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     fn end(&mut self) {
@@ -357,11 +360,7 @@ impl Endpoint {
             std::sync::atomic::fence(SeqCst);
             peer.words.word(0, CLOSED).store(1, Release);
             if let Some(state) = &peer.agent {
-                // What was sent arrives first.
-                let (began, most) = (Instant::now(), self.farewell());
-                while !state.has_ended() && !state.is_lost() && began.elapsed() < most {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
+                self.farewell(state);
             }
         }
         if let Some(carrier) = &mut self.carrier {

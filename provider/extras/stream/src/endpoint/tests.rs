@@ -42,44 +42,13 @@ fn open(timeout: Duration) -> (Endpoint, Arc<Mutex<usize>>) {
 }
 
 #[test]
-fn an_endpoint_whose_peer_never_came_ends_once_and_waits_for_nothing_that_was_sent() {
+fn an_endpoint_whose_peer_never_came_ends_once() {
     let (mut one, ends) = open(Duration::from_millis(1));
     let mut other = open(Duration::from_millis(1)).0;
     let blob = other.blob().unwrap();
     let why = one.connect(&blob).unwrap_err();
     assert_eq!(why.errno(), libc::ETIMEDOUT);
-    assert_eq!(one.farewell(), SHORT_FAREWELL);
     one.close().unwrap();
     drop(one);
     assert_eq!(*ends.lock().unwrap(), 1);
-}
-
-#[test]
-fn what_was_sent_is_waited_for_no_longer_than_the_time_limit() {
-    let path = || Some(Path { through: Through::Agent, why: String::new() });
-    let mut short = open(Duration::from_secs(2)).0;
-    short.path = path();
-    assert_eq!(short.farewell(), Duration::from_secs(2));
-    let mut long = open(Duration::from_secs(60)).0;
-    long.path = path();
-    assert_eq!(long.farewell(), FAREWELL);
-    long.aborts().abort().unwrap();
-    assert_eq!(long.farewell(), SHORT_FAREWELL);
-}
-
-#[test]
-fn a_length_that_no_message_has_is_not_made_into_operations() {
-    let mut shared = crate::watch::tests::direct();
-    shared.peer.get_mut().unwrap().direct = None;
-    let core = Arc::new(Core::new(Arc::new(shared)));
-    let mut list = List::of_lane(core.clone(), 5, usize::MAX);
-    // SAFETY: nothing executes the list.
-    unsafe {
-        let why = list.send(1 << 20, 1 << 46).unwrap_err();
-        assert_eq!(why.errno(), libc::EINVAL);
-        assert!(list.receive(1 << 20, 1 << 62).is_err());
-        assert!(list.items.is_empty());
-        assert_eq!(core.state().next, [0, 0], "both sides use the same slots");
-        list.send(1 << 20, 64).unwrap();
-    }
 }
