@@ -121,7 +121,7 @@ impl fmt::Display for Error {
             Error::Kernel(why) => write!(f, "the kernel that moves data was not loaded: {why}"),
             Error::NotMapped(why) => write!(
                 f,
-                "a registration of the peer's cannot be mapped: {why}: it stays allocated, and is all in one allocation; or \
+                "a registration of the peer's cannot be mapped: {why}: keep it allocated there and in one allocation, or \
                  open both sides by an agent"
             ),
             Error::Carrier { why, .. } => write!(f, "the agent: {why}"),
