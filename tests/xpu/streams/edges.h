@@ -48,6 +48,12 @@ static void edges_of_calls(gpu &g, bool leads)
 	OK(strait_stream_connect(s, theirs, len));
 	REFUSED(EPERM, strait_stream_connect(s, theirs, len));
 	g.clear();
+	/* A length that no message has is refused before it is made into operations. */
+	REFUSED(EINVAL, strait_stream_send(s, g.stream, g.at(g.out, 0), (size_t)1 << 46));
+	REFUSED(EINVAL, strait_stream_receive(s, g.stream, g.at(g.in, 0), (size_t)1 << 62));
+	OK(strait_stream_list_open(s, SIZE_MAX, &l));
+	REFUSED(EINVAL, strait_stream_list_send(l, g.at(g.out, 0), (size_t)1 << 46));
+	OK(strait_stream_list_close(l));
 	OK(strait_stream_list_open(s, 2, &l));
 	if (leads) {
 		void *last = nullptr;
@@ -132,19 +138,26 @@ static void edges_of_connect(gpu &g, bool leads)
 	}
 	OK(strait_stream_close(s));
 
-	/* It closes meanwhile, and does not connect. */
-	together();
-	s = open_endpoint(0, 8000000000);
-	len = swap_blobs(s, theirs);
-	if (leads) {
-		usleep(300000);
-	} else {
-		/* Of another host's the end of the connection is seen, and not why. */
-		const int rc = strait_stream_connect(s, theirs, len);
-		CHECK(rc == -EPIPE || (rc == -ECONNRESET && on_hosts()));
+	/* It closes meanwhile, or has closed before, and does not connect. */
+	for (bool before : {false, true}) {
+		together();
+		s = open_endpoint(0, 8000000000);
+		len = swap_blobs(s, theirs);
+		if (leads) {
+			usleep(before ? 0 : 300000);
+			OK(strait_stream_close(s));
+			if (before)
+				together();
+		} else {
+			if (before)
+				together();
+			/* Of another host's the end of the connection is seen, and not why. */
+			const int rc = strait_stream_connect(s, theirs, len);
+			CHECK(rc == -EPIPE || (rc == -ECONNRESET && on_hosts()));
+			OK(strait_stream_close(s));
+		}
+		together();
 	}
-	OK(strait_stream_close(s));
-	together();
 
 	/* A third endpoint has the blob as well. */
 	if (!by_agent) {
@@ -229,6 +242,63 @@ static void edges_of_limits(gpu &g, bool leads)
 	together();
 }
 
+/* A peer whose process has ended before it connects; the time limit is not waited for. */
+static void edges_of_ends()
+{
+	char theirs[16384];
+	size_t len = sizeof theirs;
+	int to[2], status = 0;
+	CHECK(pipe(to) == 0);
+	fflush(stdout);
+	const pid_t child = fork();
+	if (child == 0) {
+		OK(strait_stream_blob(open_endpoint(), theirs, &len));
+		CHECK(write(to[1], theirs, len) == (ssize_t)len);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	const ssize_t came = read(to[0], theirs, sizeof theirs);
+	close(to[0]);
+	close(to[1]);
+	strait_stream *s = open_endpoint(0, 60000000000);
+	REFUSED(ECONNRESET, strait_stream_connect(s, theirs, (size_t)came));
+	OK(strait_stream_close(s));
+}
+
+/* Both processes are stopped for longer than the time limit while one waits, and then go on. */
+static void edges_of_stops(gpu &g, bool leads)
+{
+	strait_stream *s = open_endpoint(0, 2000000000);
+	meet(s);
+	g.clear();
+	if (!leads)
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	together();
+	if (leads) {
+		const pid_t both[] = {getpid(), other_process};
+		int status = 0;
+		fflush(stdout);
+		const pid_t child = fork();
+		if (child == 0) {
+			/* The watchdog has seen the wait by then. */
+			usleep(100000);
+			for (pid_t one : both)
+				kill(one, SIGSTOP);
+			usleep(2500000);
+			for (pid_t one : both)
+				kill(one, SIGCONT);
+			_exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+		g.make(0);
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+	}
+	g.end_of_stream();
+	CHECK(failed(s).code == 0 && (leads || !g.untouched(g.in, size)));
+	together();
+	OK(strait_stream_close(s));
+}
+
 /* Keys that differ, and one that is none; a close directly behind what was sent. */
 static void edges_of_agents(gpu &g, bool leads)
 {
@@ -276,7 +346,10 @@ static void edges(bool leads)
 	for (size_t slot : {65536, 262144})
 		edges_of_slots(g, leads, slot);
 	edges_of_connect(g, leads);
+	if (leads && !on_hosts())
+		edges_of_ends();
 	edges_of_limits(g, leads);
+	edges_of_stops(g, leads);
 	if (by_agent)
 		edges_of_agents(g, leads);
 	if (leads)

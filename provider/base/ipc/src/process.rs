@@ -4,7 +4,7 @@
 //! at which the process began, and the pid namespace that it has its pid in is beside it.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bits of a name that are of the time at which its process began: a pid has 22 at most.
 const START: u32 = 10;
@@ -27,20 +27,30 @@ impl Name {
 
     /// This process's.
     pub fn own() -> Name {
-        static OWN: OnceLock<(u32, Name)> = OnceLock::new();
-        let find = || {
-            let pid = std::process::id();
-            let start = stat(pid).map(|s| s.start);
-            let space = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino() as u32);
-            // /proc may be that of another namespace.
-            let own =
-                std::fs::read_link("/proc/self").is_ok_and(|to| to.as_os_str() == pid.to_string().as_str());
-            let space = if own && start.is_some() { space } else { 0 };
-            (pid, Name::new(pid, start.unwrap_or(0), space))
-        };
-        let own = *OWN.get_or_init(find);
+        /// The two words of the name; 0: it is not known yet.
+        static OWN: AtomicU64 = AtomicU64::new(0);
+        let pid = std::process::id();
+        let (kept, new) = (OWN.load(Relaxed), Name::new(pid, 0, 0));
+        let own = Name { process: (kept >> 32) as u32, namespace: kept as u32 };
         // A forked child is another process.
-        if own.0 == std::process::id() { own.1 } else { find().1 }
+        if own.process >> START == new.process >> START {
+            return own;
+        }
+        let text = read_stat(pid);
+        // What is not known now for that may be known later. Where /proc is not there, nothing is.
+        let is_scarce = text
+            .as_ref()
+            .is_err_and(|e| matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)));
+        let start = text.ok().and_then(|text| parse(&text)).map(|s| s.start);
+        let space = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino() as u32);
+        // /proc may be that of another namespace.
+        let own = std::fs::read_link("/proc/self").is_ok_and(|to| to.as_os_str() == pid.to_string().as_str());
+        let space = if own && start.is_some() { space } else { 0 };
+        let name = Name::new(pid, start.unwrap_or(0), space);
+        if !is_scarce {
+            OWN.store(u64::from(name.process) << 32 | u64::from(name.namespace), Relaxed);
+        }
+        name
     }
 
     /// That of a process of this pid namespace, if /proc shows it.
@@ -85,9 +95,16 @@ struct Stat {
     ended: bool,
 }
 
+fn read_stat(pid: u32) -> std::io::Result<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+}
+
 /// What /proc/PID/stat says.
 fn stat(pid: u32) -> Option<Stat> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse(&read_stat(pid).ok()?)
+}
+
+fn parse(text: &str) -> Option<Stat> {
     // The name, in parentheses, may hold anything.
     let (before, behind) = text.rsplit_once(')')?;
     let (name, words) = (before.split_once('(')?.1.to_owned(), behind.split_whitespace().collect::<Vec<_>>());
@@ -133,5 +150,48 @@ mod tests {
             let other = Name { namespace, ..name };
             assert_eq!((other.pid(), other.has_ended()), (None, false));
         }
+    }
+
+    #[test]
+    fn a_name_that_too_few_descriptors_hide_is_found_later() {
+        // The descriptors of this process are other tests', too.
+        const ALONE: &str = "STRAIT_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let name = "process::tests::a_name_that_too_few_descriptors_hide_is_found_later";
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            let out = alone.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&out.stdout);
+            assert!(out.status.success() && said.contains("1 passed"), "{out:?}");
+            return;
+        }
+        let mut all = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: valid for a write.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut all) }, 0);
+        let set = |limit: libc::rlimit| {
+            // SAFETY: valid for a read.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        };
+        let none = libc::rlimit { rlim_cur: 0, ..all };
+        set(none);
+        let hidden = Name::own();
+        set(all);
+        assert_eq!((hidden.namespace, hidden.pid()), (0, None));
+        assert_eq!(Name::own().pid(), Some(std::process::id()));
+        set(none);
+        assert_eq!(Name::own().pid(), Some(std::process::id()), "it is kept");
+        set(all);
+        // SAFETY: the child calls what needs no lock that another thread of this process has, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let found = Name::own();
+            set(none);
+            let keeps = found.pid() == Some(std::process::id()) && Name::own() == found;
+            // SAFETY: no condition.
+            unsafe { libc::_exit(i32::from(!keeps)) };
+        }
+        let mut status = 1;
+        // SAFETY: valid for a write.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "a child keeps its own");
     }
 }

@@ -31,6 +31,8 @@ pub trait Post {
     fn job(&self, job: &Job) -> Option<u64>;
     /// The job of that number has been done.
     fn is_done(&self, job: u64) -> bool;
+    /// How much has been done of what was begun: it changes whenever something has.
+    fn done(&self) -> u64;
     /// The peer cannot be reached any more.
     fn is_lost(&self) -> bool;
     /// All that was begun is in the peer's memory.
@@ -104,7 +106,7 @@ impl Agent {
         let Some((peer, state)) = shared.peer.get().and_then(|p| Some((p, p.agent.as_ref()?))) else {
             return 0;
         };
-        state.polled();
+        state.polled(post.done());
         hear(&shared);
         if post.is_lost() {
             state.loses();

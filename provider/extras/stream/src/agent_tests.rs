@@ -34,6 +34,10 @@ impl Post for Room {
         job == 1
     }
 
+    fn done(&self) -> u64 {
+        self.0.borrow().1.len() as u64
+    }
+
     fn is_lost(&self) -> bool {
         false
     }

@@ -120,12 +120,12 @@ impl Blob {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use hmem::share::HandleType;
 
     use super::*;
 
-    fn blob() -> Blob {
+    pub(crate) fn blob() -> Blob {
         let export = Export {
             handle_type: HandleType::File,
             id: 3,

@@ -12,11 +12,19 @@ pub(crate) struct Carried {
     /// Lists have puts or gets.
     asked: AtomicBool,
     polls: AtomicU64,
+    /// How much the carrier has done of what was begun.
+    done: AtomicU64,
 }
 
 impl Carried {
-    pub(crate) fn polled(&self) {
+    /// The agent has polled, and the carrier has done so much.
+    pub(crate) fn polled(&self, done: u64) {
         self.polls.fetch_add(1, Relaxed);
+        self.done.store(done, Relaxed);
+    }
+
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Relaxed)
     }
 
     pub(crate) fn loses(&self) {

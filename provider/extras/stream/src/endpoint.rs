@@ -5,7 +5,7 @@ pub(crate) mod permit;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::failure::{Failure, Kind};
 use crate::kernel;
 use crate::layout::{CLOSED, LANES, LINE, Layout, OVER, WORDS};
+use crate::limit::Farewell;
 use crate::list::List;
 use crate::memory::Words;
 use crate::pass;
@@ -94,9 +95,6 @@ impl Abort {
         Ok(())
     }
 }
-
-/// How long an agent waits at most, at the end, until what was sent has arrived.
-const FAREWELL: Duration = Duration::from_secs(10);
 
 /// One side of a connection between two processes of a host.
 pub struct Endpoint {
@@ -339,17 +337,30 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Waits until what was sent has arrived, and the end behind it. Of an endpoint that has failed, or has
+    /// never had its peer, only the end itself is to arrive.
+    fn farewell(&self, state: &Carried) {
+        let mut farewell = Farewell::begin(state.done(), Instant::now());
+        while !state.has_ended() && !state.is_lost() {
+            // The peer may fail it meanwhile.
+            let has_sent = self.path.is_some() && self.core.shared.failure().is_none();
+            if farewell.is_over(state.done(), has_sent, Instant::now()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
     fn end(&mut self) {
+        if self.core.shared.stop.load(Acquire) {
+            return;
+        }
         self.core.shared.own.word(0, OVER).store(1, Release);
         if let Some(peer) = self.core.shared.peer.get() {
             std::sync::atomic::fence(SeqCst);
             peer.words.word(0, CLOSED).store(1, Release);
             if let Some(state) = &peer.agent {
-                // What was sent arrives first.
-                let began = Instant::now();
-                while !state.has_ended() && !state.is_lost() && began.elapsed() < FAREWELL {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
+                self.farewell(state);
             }
         }
         if let Some(carrier) = &mut self.carrier {
@@ -427,8 +438,8 @@ fn load_kernels() -> Result<(), Error> {
 /// The host's boot. Zeros where /proc is not there: peers are then reached by an agent alone.
 fn boot() -> Result<[u8; 16], Error> {
     let boot = ipc::host::boot();
-    if boot == [0; 16] {
-        // Too few descriptors say nothing of the host.
+    if boot == [0; 16] || Name::own().namespace == 0 {
+        // Too few descriptors say nothing of the host and of the process.
         std::fs::File::open("/")?;
     }
     Ok(boot)
@@ -438,3 +449,6 @@ fn boot() -> Result<[u8; 16], Error> {
 fn number() -> u32 {
     RandomState::new().build_hasher().finish() as u32 & blob::NUMBER
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,6 +49,8 @@ pub enum Error {
     Unsupported(&'static str),
     /// The kernel that moves data is not there.
     Kernel(String),
+    /// What the peer has registered cannot be mapped.
+    NotMapped(String),
     /// What carries for an agent failed.
     Carrier {
         /// Its words.
@@ -78,7 +80,7 @@ impl Error {
             Error::NotForDevice(_) => libc::EFAULT,
             Error::Memory(_, e) => e.errno(),
             Error::Executor(e) => e.errno(),
-            Error::Kernel(_) | Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::Kernel(_) | Error::NotMapped(_) | Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::Carrier { errno, .. } => *errno,
             Error::Os(e) => e.raw_os_error().unwrap_or(libc::EIO),
         }
@@ -117,6 +119,11 @@ impl fmt::Display for Error {
             Error::Memory(what, e) => write!(f, "{what} failed: {e}"),
             Error::Executor(e) => write!(f, "{e}"),
             Error::Kernel(why) => write!(f, "the kernel that moves data was not loaded: {why}"),
+            Error::NotMapped(why) => write!(
+                f,
+                "a registration of the peer's cannot be mapped: {why}: keep it allocated there and in one allocation, or \
+                 open both sides by an agent"
+            ),
             Error::Carrier { why, .. } => write!(f, "the agent: {why}"),
             Error::Os(e) => write!(f, "{e}"),
         }

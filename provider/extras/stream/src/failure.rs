@@ -87,7 +87,11 @@ impl fmt::Display for Failure {
             Kind::Wait => write!(f, "a wait for signal {i}")?,
             Kind::Get => f.write_str("a get")?,
         }
-        let (what, peer) = (if self.by_peer { "of" } else { "to or from" }, self.peer);
+        let what = if self.by_peer { "of" } else { "to or from" };
+        // Before there is a peer its process is not known.
+        if self.peer != 0 {
+            write!(f, " {what} process {}", self.peer)?;
+        }
         let why = match self.errno {
             libc::ETIMEDOUT => "waited longer than the time limit",
             libc::ECONNRESET => "failed: the peer ended",
@@ -96,10 +100,7 @@ impl fmt::Display for Failure {
             libc::ECANCELED => "was cancelled",
             _ => "failed",
         };
-        write!(
-            f,
-            " {what} process {peer} {why}; nothing is moved any more: close the endpoint and open another"
-        )
+        write!(f, " {why}; nothing is moved any more: close the endpoint and open another")
     }
 }
 
@@ -115,6 +116,8 @@ mod tests {
         assert_eq!(read(of, 7), Some(wanted));
         assert_eq!(read(of_peer(of), 7), Some(Failure { by_peer: true, ..wanted }));
         assert_eq!(read(0, 7), None);
+        let words = |peer| read(word(libc::ECANCELED, Kind::None, 0), peer).unwrap().to_string();
+        assert!(words(7).contains("to or from process 7 was cancelled") && !words(0).contains("process"));
         assert_ne!(word(0, Kind::None, 0), 0);
         for bit in 0..32 {
             let any = read(1 << bit, 1).unwrap();

@@ -23,6 +23,7 @@ mod error;
 mod failure;
 mod kernel;
 mod layout;
+mod limit;
 mod list;
 mod memory;
 mod pass;

@@ -17,6 +17,12 @@ use crate::slots::{PUT_BLOCKS, Slots};
 /// How long the end of a graph is waited for, which the driver says in a thread of its own.
 const LET_GO: Duration = Duration::from_millis(100);
 
+/// Slots that a message takes at most, and parts of a put or a get by an agent: a length that no buffer has
+/// is not made into operations.
+const MOST_PARTS: usize = 1 << 20;
+/// Bytes of a message between two devices at most, where that is more: it is one operation.
+const MOST_BYTES: usize = 64 << 30;
+
 /// A step of a list.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
@@ -109,7 +115,10 @@ impl List {
         let (peer, layout) = (core.shared.peer()?, core.shared.layout);
         buffer(at, len)?;
         let most = layout.slot_bytes as usize;
-        let parts = len.div_ceil(most).max(1);
+        let parts = match peer.direct {
+            Some(_) if len <= MOST_BYTES => len.div_ceil(most).max(1),
+            _ => parts(len, most, TOO_LONG)?,
+        };
         self.room(parts)?;
         let sends = kind == Kind::Send;
         if peer.direct.is_some() {
@@ -123,6 +132,7 @@ impl List {
             self.buffers.push((at, len));
             return Ok(());
         }
+        self.items_for(2 * parts)?;
         let next = &mut core.state().next[usize::from(!sends)];
         for part in 0..parts {
             let (slot, begin) = (*next, part * most);
@@ -161,12 +171,15 @@ impl List {
         if let Some(signal) = put.signal {
             self.signal(signal)?;
         }
-        self.room(1)?;
         if peer.agent.is_some() && put.len > 0 {
+            let parts = parts(put.len, layout.stage(), TOO_LONG_BY_AGENT)?;
+            self.room(1)?;
+            self.items_for(4 * parts)?;
             self.by_agent(peer, put, true);
             self.buffers.push((put.local, put.len));
             return Ok(());
         }
+        self.room(1)?;
         if peer.direct.is_some() {
             self.put_between_devices(peer, put, there);
             self.buffers.push((put.local, put.len));
@@ -192,12 +205,15 @@ impl List {
         if get.signal.is_some() {
             return Err(Error::Invalid("a get raises no signal: pass none"));
         }
-        self.room(1)?;
         if peer.agent.is_some() && get.len > 0 {
+            let parts = parts(get.len, core.shared.layout.stage(), TOO_LONG_BY_AGENT)?;
+            self.room(1)?;
+            self.items_for(2 * parts)?;
             self.by_agent(peer, get, false);
             self.buffers.push((get.local, get.len));
             return Ok(());
         }
+        self.room(1)?;
         if peer.direct.is_some() {
             let (at, len) = (get.local, get.len);
             let slots = Slots::spread(there, len, PUT_BLOCKS);
@@ -322,6 +338,12 @@ impl List {
         Ok(())
     }
 
+    /// Has room for so many more items.
+    fn items_for(&mut self, items: usize) -> Result<(), Error> {
+        let reserved = self.items.try_reserve(items);
+        reserved.map_err(|_| Error::Os(std::io::Error::from_raw_os_error(libc::ENOMEM)))
+    }
+
     /// Waits until the peer has raised the word of a line, and says in the lane's word that it does. The move
     /// behind it clears both.
     fn take(&mut self, peer: &Peer, kind: Kind, line: u32) {
@@ -384,6 +406,17 @@ fn buffer(at: usize, len: usize) -> Result<(), Error> {
     Ok(())
 }
 
+const TOO_LONG: &str =
+    "the message would take more than 1048576 slots: pass its length, or open both sides with longer slots";
+const TOO_LONG_BY_AGENT: &str = "an agent carries a put or a get in parts of slot_bytes, 64 KiB at most, and this one has more than 1048576: \
+                                 pass its length, or divide it";
+
+/// How many parts of so many bytes there are, at least one.
+fn parts(len: usize, most: usize, too_long: &'static str) -> Result<usize, Error> {
+    let parts = len.div_ceil(most).max(1);
+    if parts > MOST_PARTS { Err(Error::Invalid(too_long)) } else { Ok(parts) }
+}
+
 /// What raises a line of the peer's.
 pub(crate) fn raise(peer: &Peer, raise: &Raise) -> [Op; 3] {
     let at = |byte| place(peer.places.peer, raise.line, byte);
@@ -409,4 +442,64 @@ fn remote<'c>(core: &'c Core, put: &Put) -> Result<(&'c Peer, usize), Error> {
         return Err(Error::Invalid("the range is not inside of the peer's registration"));
     }
     Ok((peer, at + put.offset as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::carried::Carried;
+    use crate::shared::Shared;
+
+    /// One with room for so many operations, to a peer as this changes it.
+    fn list(entries: usize, change: impl FnOnce(&mut Peer)) -> List {
+        let mut shared: Shared = crate::watch::tests::direct();
+        change(shared.peer.get_mut().unwrap());
+        List::of_lane(Arc::new(Core::new(Arc::new(shared))), 5, entries)
+    }
+
+    const AT: usize = 1 << 20;
+
+    #[test]
+    fn a_length_that_no_message_has_is_not_made_into_operations() {
+        let mut list = list(usize::MAX, |peer| peer.direct = None);
+        // SAFETY: nothing executes the list.
+        unsafe {
+            let why = list.send(AT, 1 << 46).unwrap_err();
+            assert_eq!(why.errno(), libc::EINVAL);
+            assert!(list.receive(AT, 1 << 62).is_err() && list.receive(AT, (16 << 20) + 1).is_err());
+            assert!(list.items.is_empty());
+            assert_eq!(list.core.state().next, [0, 0], "no slot is taken for a message that is refused");
+            list.send(AT, 64).unwrap();
+        }
+    }
+
+    #[test]
+    fn between_two_devices_a_message_is_one_operation_however_many_slots_it_takes() {
+        let mut list = list(usize::MAX, |_| ());
+        // SAFETY: nothing executes the list.
+        unsafe {
+            list.send(AT, 1 << 30).unwrap();
+            assert_eq!(list.items.len(), 1);
+            assert_eq!(list.send(AT, 1 << 46).unwrap_err().errno(), libc::EINVAL);
+        }
+    }
+
+    #[test]
+    fn a_put_or_a_get_that_is_refused_takes_no_room() {
+        let mut list = list(2, |peer| {
+            (peer.direct, peer.agent) = (None, Some(Carried::default()));
+            peer.regions = vec![(0, 1 << 40)];
+        });
+        let of = |len| Put { local: AT, len, region: 0, offset: 0, signal: None };
+        // SAFETY: nothing executes the list.
+        unsafe {
+            for why in [list.put(&of(1 << 40)).unwrap_err(), list.get(&of(1 << 40)).unwrap_err()] {
+                assert_eq!(why.errno(), libc::EINVAL);
+            }
+            assert!(list.items.is_empty());
+            list.put(&of(64)).unwrap();
+            list.get(&of(64)).unwrap();
+            assert_eq!(list.get(&of(64)).unwrap_err().errno(), libc::ENOSPC);
+        }
+    }
 }

@@ -228,6 +228,10 @@ impl Post for ByRing {
         self.ring.done() > job
     }
 
+    fn done(&self) -> u64 {
+        self.ring.done()
+    }
+
     fn is_lost(&self) -> bool {
         self.ring.failed() > 0 || self.ring.error() != 0
     }

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::failure::{self, Kind};
 use crate::kernel;
 use crate::layout::{CHOICE, ERROR, OVER, choice};
+use crate::limit::Limit;
 use crate::memory::Words;
 use crate::pass;
 use crate::shared::{Direct, Peer, Places, Shared};
@@ -70,36 +71,38 @@ impl Endpoint {
             return Err(Error::Blob("its words are not in host memory"));
         }
         // Only as long as this endpoint is there, as the peer's slots.
-        let opened =
-            share::open_uncached(owner.pid, owner.id, &blob.words.export, 0).map_err(
-                |e| match is_other_user(&blob) {
-                    true => Error::OtherUser,
-                    false => Error::Memory(SHARING, e),
-                },
-            )?;
+        let opened = share::open_uncached(owner.pid, owner.id, &blob.words.export, 0).map_err(|e| {
+            let otherwise = match is_other_user(&blob) {
+                true => Error::OtherUser,
+                false => Error::Memory(SHARING, e),
+            };
+            not_mapped(&blob, None, Some(e), otherwise)
+        })?;
         let words = Words::of_peer(opened, blob.words.base, shared.layout.len())?;
         let mut kept = Vec::new();
-        let mut mapped = |r: &Region, opened: Result<Opened, _>| -> Result<usize, String> {
-            let opened = opened.map_err(|e: hmem::Error| e.to_string())?;
+        let mut mapped = |r: &Region, opened: Opened| -> Result<usize, &'static str> {
             let (at, follow) = opened.place(r.base).ok_or("it is not inside of its allocation")?;
             if (follow as u64) < r.len {
-                return Err("it is longer than its allocation".into());
+                return Err("it is longer than its allocation");
             }
             kept.push(opened);
             Ok(at)
         };
         let to = match (&blob.slots, &self.slots) {
             (Some(slots), Some(_)) if slots.len >= shared.layout.device_len() as u64 => {
-                mapped(slots, share::open_uncached(owner.pid, owner.id, &slots.export, near))
+                let opened = share::open_uncached(owner.pid, owner.id, &slots.export, near);
+                opened.map_err(|e| e.to_string()).and_then(|o| Ok(mapped(slots, o)?))
             }
             (_, None) => Err(self.no_slots.clone()),
             _ => Err("the peer has no slots in a device's memory".into()),
         };
         let mut regions = Vec::new();
         for r in &blob.regions {
-            let at = mapped(r, share::open(owner.pid, owner.id, &r.export, near)).map_err(|why| {
-                Error::Kernel(format!("a registration of the peer's cannot be mapped: {why}"))
-            })?;
+            let refused =
+                |e: Option<hmem::Error>, why| not_mapped(&blob, Some(&words), e, Error::NotMapped(why));
+            let opened = share::open(owner.pid, owner.id, &r.export, near);
+            let opened = opened.map_err(|e| refused(Some(e), e.to_string()))?;
+            let at = mapped(r, opened).map_err(|why| refused(None, why.into()))?;
             regions.push((at, r.len));
         }
         let places = Places::new(&self.core.targets, &shared, &words)?;
@@ -224,12 +227,14 @@ impl Endpoint {
         blob: &Blob,
         peer: &Words,
     ) -> Result<(u32, usize), Error> {
-        let began = Instant::now();
+        let mut limit = Limit::begin(shared.timeout, Instant::now());
         loop {
             if let Some(failure) = shared.failure() {
                 return Err(Error::Failed(failure));
             }
-            match shared.own.word(0, CHOICE).load(Acquire) {
+            let ends = || (blob.process.has_ended(), peer.word(0, OVER).load(Acquire) != 0);
+            let ((ended, over), said) = said_by(shared, ends);
+            match said {
                 0 => {}
                 said => {
                     return match (chosen_by(said, blob)?, &self.slots) {
@@ -239,13 +244,13 @@ impl Endpoint {
                     };
                 }
             }
-            if blob.process.has_ended() {
+            if ended {
                 return Err(Error::Gone);
             }
-            if peer.word(0, OVER).load(Acquire) != 0 {
+            if over {
                 return Err(Error::Closed);
             }
-            if began.elapsed() >= shared.timeout {
+            if limit.is_over(Instant::now()) {
                 return Err(Error::NotConnected);
             }
             std::thread::sleep(PAUSE);
@@ -255,12 +260,15 @@ impl Endpoint {
 
 /// Waits until the peer's agent has brought its choice of slots.
 fn hears(shared: &Shared, blob: &Blob, here: bool, by_memory: bool) -> Result<(), Error> {
-    let began = Instant::now();
+    let mut limit = Limit::begin(shared.timeout, Instant::now());
+    let agent = || shared.peer.get().and_then(|p| p.agent.as_ref());
     loop {
         if let Some(failure) = shared.failure() {
             return Err(Error::Failed(failure));
         }
-        match shared.own.word(0, CHOICE).load(Acquire) {
+        let ends = || (here && blob.process.has_ended(), agent().is_none_or(Carried::is_lost));
+        let ((ended, lost), said) = said_by(shared, ends);
+        match said {
             0 => {}
             said => {
                 return match chosen_by(said, blob)? {
@@ -269,17 +277,48 @@ fn hears(shared: &Shared, blob: &Blob, here: bool, by_memory: bool) -> Result<()
                 };
             }
         }
-        if shared.peer.get().and_then(|p| p.agent.as_ref()).is_none_or(Carried::is_lost) {
+        // An agent that has not reached it yet does not see its end.
+        if ended {
+            return Err(Error::Gone);
+        }
+        if lost {
             return Err(match here && blob.process.pid().is_some() && !blob.process.has_ended() {
                 true if by_memory && is_other_user(blob) => Error::OtherUser,
                 true => Error::Closed,
                 false => Error::Gone,
             });
         }
-        if began.elapsed() >= shared.timeout {
+        if limit.is_over(Instant::now()) {
             return Err(Error::NotConnected);
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether the peer has ended, and behind that what it has said: a peer that connects, sends and ends has
+/// said it before.
+fn said_by<T>(shared: &Shared, ends: impl FnOnce() -> T) -> (T, u32) {
+    let ended = ends();
+    (ended, shared.own.word(0, CHOICE).load(Acquire))
+}
+
+/// Why memory of the peer's is not mapped, where `e` refused it: the peer is not there any more, this process
+/// has too little, or `otherwise`. `words`: the peer's, once they are mapped.
+fn not_mapped(blob: &Blob, words: Option<&Words>, e: Option<hmem::Error>, otherwise: Error) -> Error {
+    let errno = e.map_or(0, hmem::Error::errno);
+    if errno == libc::ESRCH || blob.process.has_ended() {
+        return Error::Gone;
+    }
+    if words.is_some_and(|words| words.word(0, OVER).load(Acquire) != 0) {
+        return Error::Closed;
+    }
+    match (errno, e) {
+        // Its descriptor is closed, or another file's by now.
+        (libc::EBADF | libc::ESTALE, _) => Error::Closed,
+        (libc::EMFILE | libc::ENFILE | libc::ENOMEM, Some(e)) => {
+            Error::Memory("mapping the peer's memory", e)
+        }
+        _ => otherwise,
     }
 }
 
@@ -326,4 +365,47 @@ fn between_devices(why_not: Option<&str>) -> Path {
 
 fn host(why: &str) -> Path {
     Path { through: Through::Host, why: format!("messages go through host memory: {why}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob;
+
+    #[test]
+    fn a_peer_that_connects_and_ends_meanwhile_has_connected() {
+        let shared = crate::watch::tests::direct();
+        let choice = choice(HOST, 7);
+        let ends = || {
+            shared.own.word(0, CHOICE).store(choice, Release);
+            true
+        };
+        assert_eq!(said_by(&shared, ends), (true, choice));
+    }
+
+    #[test]
+    fn memory_of_a_peer_that_has_ended_or_closed_is_not_mapped_for_that() {
+        let (mut blob, words) = (blob::tests::blob(), Words::new(4096).unwrap());
+        let why = |blob: &Blob, errno: i32| {
+            let e = (errno != 0).then_some(hmem::Error::os(errno));
+            not_mapped(blob, Some(&words), e, Error::NotMapped(String::new())).errno()
+        };
+        for (errno, wanted) in [
+            (0, libc::EOPNOTSUPP),
+            (libc::EINVAL, libc::EOPNOTSUPP),
+            (libc::EMFILE, libc::EMFILE),
+            (libc::ENFILE, libc::ENFILE),
+            (libc::ENOMEM, libc::ENOMEM),
+            (libc::EBADF, libc::EPIPE),
+            (libc::ESTALE, libc::EPIPE),
+            (libc::ESRCH, libc::ECONNRESET),
+        ] {
+            assert_eq!(why(&blob, errno), wanted, "{errno}");
+        }
+        words.word(0, OVER).store(1, Release);
+        assert_eq!([0, libc::EMFILE].map(|errno| why(&blob, errno)), [libc::EPIPE; 2]);
+        // Its descriptors are closed by then.
+        blob.process.process ^= 1;
+        assert_eq!([0, libc::EBADF].map(|errno| why(&blob, errno)), [libc::ECONNRESET; 2]);
+    }
 }
