@@ -8,6 +8,8 @@ use std::fmt;
 pub enum Error {
     /// The library cannot be loaded: dlerror(3)'s words.
     NoLibrary(String),
+    /// So is librdmacm.
+    NoManager(String),
     /// The library, or the driver of the device, lacks this function.
     Missing(&'static str),
     /// The call refused, with this errno.
@@ -36,7 +38,7 @@ impl Error {
     /// and EINVAL for arguments.
     pub fn errno(&self) -> c_int {
         match self {
-            Error::NoLibrary(_) | Error::Missing(_) => libc::ENOSYS,
+            Error::NoLibrary(_) | Error::NoManager(_) | Error::Missing(_) => libc::ENOSYS,
             Error::Refused { errno, .. } => *errno,
             Error::Invalid { .. } => libc::EINVAL,
         }
@@ -45,7 +47,7 @@ impl Error {
     /// The function that failed; none if there is no library.
     pub fn call(&self) -> Option<&'static str> {
         match self {
-            Error::NoLibrary(_) => None,
+            Error::NoLibrary(_) | Error::NoManager(_) => None,
             Error::Missing(call) | Error::Refused { call, .. } | Error::Invalid { call, .. } => Some(call),
         }
     }
@@ -61,6 +63,9 @@ impl fmt::Display for Error {
         match self {
             Error::NoLibrary(why) => {
                 write!(f, "libibverbs cannot be loaded ({why}): install rdma-core's libibverbs1")
+            }
+            Error::NoManager(why) => {
+                write!(f, "librdmacm.so.1 is not here ({why}): install rdma-core's librdmacm1")
             }
             Error::Missing(call) => {
                 write!(
