@@ -29,7 +29,8 @@
 //! | `nomap` | dma-bufs are not mapped, but copied by what `stand_in_verbs_device_memory` was given |
 //! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always, but with `pins` |
 //! | `down` | its port is not active |
-//! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
+//! | `ib` | its link layer is InfiniBand's (LIDs, one GID) |
+//! | `iwarp` | its transport is iWARP, as soft iWARP has it: see below |
 //! | `old` | its library has no extended operations |
 //! | `rxe` | it fails as soft RoCE does: see below. Its vendor is 0xffffff |
 //! | `repeats` | it repeats requests all the time, with the faults that soft RoCE has then: see below |
@@ -48,6 +49,11 @@
 //! without a status but IBV_WC_WR_FLUSH_ERR. With `repeats` that is so of each such request before whose posting not all
 //! completions were polled, and of memory that is deregistered before a later request has completed, also that of the peer
 //! that it has read.
+//!
+//! A device of iWARP (`iwarp`) has its queue pairs connected by librdmacm, whose entry points are here, too: this library serves under
+//! both names, if the second is a link to the first. Its addresses are 10.HOST.0.DEVICE, and of the first one those of the host itself, too.
+//! Of one that is connected the end is seen by both, by an event and by flushed receives. It lacks atomics, immediate data and windows; a message without a
+//! receive ends its connection; what is sent in error is taken and never completes. Its one GID stands for no address.
 //!
 //! Of both: memory that is unmapped while it is registered takes writes with success, and reads as zero, since its
 //! pages are pinned; on demand it is IBV_WC_REM_ACCESS_ERR. Pages mapped at the address since then are not known
