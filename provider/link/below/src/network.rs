@@ -288,8 +288,9 @@ pub trait Below: Remote {
     /// An offer is not needed any more, whose peer was not met.
     fn withdraw(&mut self, _offer: u64) {}
 
-    /// Makes the peer known that this offer was announced to, and that has announced this address.
-    fn connect(&mut self, _offer: u64, address: &[u8]) -> Result<Dest, String> {
+    /// Makes the peer known that this offer was announced to, and that has announced this address. Of the two
+    /// one `begins`: it sends first.
+    fn connect(&mut self, _offer: u64, address: &[u8], _begins: bool) -> Result<Dest, String> {
         self.meet(address)
     }
 

@@ -14,6 +14,7 @@ use rdma_sys::{
 use register::Registry;
 
 use crate::bounces::Bounces;
+use crate::joining::manager::{Manager, Place};
 use crate::pairs::Pairs;
 use crate::probe::Own;
 use crate::rails::Rails;
@@ -71,8 +72,9 @@ pub struct Options {
     pub gid: Option<u8>,
     /// The path MTU in bytes.
     pub mtu: Option<u32>,
-    /// The library, if it is not the one that the linker finds.
+    /// The library, if it is not the one that the linker finds; the same of librdmacm.
     pub library: Option<PathBuf>,
+    pub manager: Option<PathBuf>,
     /// Memory of the host is registered on demand for accesses of this side.
     pub on_demand: bool,
     /// Where the kernel lists its clients for memory of other devices, if elsewhere than Linux does.
@@ -91,6 +93,7 @@ impl Default for Options {
             gid: None,
             mtu: None,
             library: None,
+            manager: None,
             on_demand: false,
             clients: None,
             rails: 1,
@@ -253,12 +256,11 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
 
 /// The ports of a device that can be used, and why others cannot.
 fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Suiting<(bool, bool)>, String> {
-    if device.is_iwarp() {
-        return Err("its connections are iWARP's, which need librdmacm: use ofi:verbs;ofi_rxm".into());
+    if !device.is_infiniband() && !device.is_iwarp() {
+        return Err("it has no reliable connections of InfiniBand, RoCE or iWARP".into());
     }
-    if !device.is_infiniband() {
-        return Err("it has no reliable connections of InfiniBand or RoCE".into());
-    }
+    let place =
+        device.is_iwarp().then(|| Place::find(options.manager.as_deref(), device, own)).transpose()?;
     let context = Context::open(device).map_err(|e| e.to_string())?;
     let (mut found, mut refused) = (Vec::new(), Vec::new());
     for number in 1..=context.attributes().phys_port_cnt {
@@ -268,6 +270,11 @@ fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Suiting<(boo
         }
         let route =
             context.port(number).map_err(|e| e.to_string()).and_then(|p| route(&context, p, options, own));
+        let route = route.map(|(rank, route)| match place.clone() {
+            // Its GIDs stand for no address.
+            Some(place) => ((true, true), Route { gid: None, global: false, manager: Some(place), ..route }),
+            None => (rank, route),
+        });
         match route {
             Ok((rank, route)) => found.push((rank, context.clone(), route)),
             Err(why) => refused.push(format!("port {number}: {why}")),
@@ -308,7 +315,7 @@ fn route(
     let mtu = wanted.min(port.attr.active_mtu).clamp(1, 5) as u8;
     let is_own = gid.is_some_and(|gid| is_of(&gid, own));
     let is_routed = gid.is_some_and(|gid| !gid.is_link_local()) || !port.is_ethernet();
-    Ok(((is_own, is_routed), Route { port, gid, mtu, global, reason: None }))
+    Ok(((is_own, is_routed), Route { port, gid, mtu, global, reason: None, manager: None }))
 }
 
 /// Whether a GID stands for this address.
@@ -343,7 +350,9 @@ fn open_port(context: &Context, route: Route, options: &Options, is_rail: bool) 
     let half = if is_rail { 0 } else { (entries / 2) as usize };
     let places = half.min(SHARED) / CHUNK * CHUNK;
     let init = SrqInit { max_wr: (places as u32).min(most(attributes.max_srq_wr)), max_sge: 1 };
-    let wanted = (most(attributes.max_srq) > 0 && !is_rail).then(|| Srq::new(&pd, init, 0));
+    // Of iWARP no request waits for a receive: each queue pair has those of its window.
+    let is_shared = most(attributes.max_srq) > 0 && !is_rail && route.manager.is_none();
+    let wanted = is_shared.then(|| Srq::new(&pd, init, 0));
     let srq = match wanted {
         Some(Ok(srq)) => Some(srq),
         Some(Err(e)) => {
@@ -373,7 +382,7 @@ fn open_port(context: &Context, route: Route, options: &Options, is_rail: bool) 
     let lacks = match is_rail {
         true if serves.min(starts) == 0 => return Err("no RDMA reads".into()),
         true => None,
-        false => lacks(context, &pd),
+        false => lacks(context, &pd, &route),
     };
     let access = if lacks.is_some() { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
     // Others are atomic among the accesses by one device alone, and not with frames, which a processor
@@ -387,11 +396,26 @@ fn open_port(context: &Context, route: Route, options: &Options, is_rail: bool) 
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
     let adapter = Adapter::new(&pd, options.clients.as_deref(), own(&route));
+    let manager = route.manager.as_ref();
+    let manager = manager.map(|place| Manager::open(place, context.device(), (serves, starts), &channel));
+    let manager = manager.transpose()?;
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(adapter, options.on_demand));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
     let seconds = Default::default();
-    let objects =
-        Objects { windows, pairs, seconds, receives, sends, bounces, registered, cq, channel, pd, context };
+    let objects = Objects {
+        manager,
+        windows,
+        pairs,
+        seconds,
+        receives,
+        sends,
+        bounces,
+        registered,
+        cq,
+        channel,
+        pd,
+        context,
+    };
     let mut verbs = Verbs {
         objects: ManuallyDrop::new(objects),
         route,
@@ -428,9 +452,11 @@ fn reads(context: &Context) -> (u8, u8) {
 
 /// What the device lacks so that all memory goes in frames. Without windows a key would serve any peer that
 /// knows it.
-fn lacks(context: &Context, pd: &Pd) -> Option<String> {
+fn lacks(context: &Context, pd: &Pd, route: &Route) -> Option<String> {
     let (serves, starts) = reads(context);
     match serves.min(starts) {
+        // A write of iWARP's ends before its bytes are there, and what is read into, the peer may write.
+        _ if route.manager.is_some() => Some("iWARP".into()),
         0 => Some("no RDMA reads".into()),
         _ => windows::check(context, pd).err(),
     }
@@ -458,13 +484,14 @@ fn find_inline(objects: &Objects, sizes: Sizes) -> Result<u32, String> {
 
 fn detail(context: &Context, route: &Route, lacks: Option<&str>) -> String {
     let mtu = 128 << route.mtu;
-    let by = match route.gid.filter(|_| route.global) {
-        Some(gid) => {
+    let by = match (&route.manager, route.gid.filter(|_| route.global)) {
+        (Some(place), _) => place.address.to_string(),
+        (None, Some(gid)) => {
             let address = std::net::Ipv6Addr::from(gid.bytes);
             let address = gid.ipv4().map_or_else(|| address.to_string(), |v4| v4.to_string());
             format!("GID {} {address}", gid.index)
         }
-        None => format!("LID {}", route.port.attr.lid),
+        (None, None) => format!("LID {}", route.port.attr.lid),
     };
     let lacks = lacks.map_or_else(String::new, |what| format!(", {what}: memory goes in frames"));
     let reason = route.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));

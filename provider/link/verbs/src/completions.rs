@@ -4,6 +4,8 @@ use below::{Below as _, Buffer, Did};
 use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
+use crate::joining::Managed;
+use crate::joining::manager::Manager;
 use crate::pair::{Pair, Posted, State};
 use crate::rails::Found;
 use crate::receives::RECEIVE;
@@ -32,6 +34,9 @@ impl Verbs {
         if self.idle == EVENTS {
             self.idle = 0;
             self.read_events();
+        }
+        if n == 0 && self.objects.manager.as_ref().is_some_and(Manager::is_pending) {
+            return usize::from(Managed(self).read());
         }
         if self.rails.is_empty() { n } else { n + self.read_rails() }
     }
@@ -67,7 +72,7 @@ impl Verbs {
         let Some(pair) = pairs.get_mut(number) else { return };
         let before = pair.in_use();
         let is_done = wc.status == ibv::IBV_WC_SUCCESS;
-        let is_first = matches!(pair.state, State::Connected | State::Offered);
+        let is_first = matches!(pair.state, State::Connected | State::Joining | State::Offered);
         let is_own_memory = is_own_memory(wc.status, is_first);
         let did = &mut self.did;
         let mut used =
@@ -79,6 +84,7 @@ impl Verbs {
             self.end_late(number, Some(&own).filter(|_| is_done));
         }
         if let Some(own) = own.filter(|_| !is_done) {
+            Managed(self).read();
             self.fail(number, own.who, text(wc.status));
         } else if has_lost {
             self.fail(number, None, "a client has taken back the memory of an access".into());
@@ -117,7 +123,9 @@ impl Verbs {
             return self.did.push_back(Did::Came(Buffer(place), len));
         }
         if let Some(number) = objects.pairs.of_qpn(wc.qp_num) {
-            // What was sent has its own completions; without any, the next send finds out.
+            // What was sent has its own completions; without any, the next send finds out. The end of its
+            // connection says more than what is flushed for that.
+            Managed(self).read();
             self.fail(number, None, text(wc.status));
         }
         // To the shared queue; a queue pair in error takes none.
@@ -152,6 +160,7 @@ impl Verbs {
     /// Takes events of the device.
     pub(crate) fn read_events(&mut self) {
         self.rails.read_events();
+        Managed(self).read();
         loop {
             match self.objects.context.event() {
                 Ok(Some(event)) => self.happened(event),
@@ -210,11 +219,12 @@ impl Verbs {
 
     /// Asks for an event at the next completion. Whether it is safe to sleep.
     pub(crate) fn arm_to_sleep(&mut self) -> bool {
+        let is_managed = Managed(self).read();
         self.read_events();
         self.objects.receives.post_rest();
         let is_armed = self.rails.arm_to_sleep();
         self.take_rails();
-        if !is_armed || !self.did.is_empty() || self.dead.is_some() {
+        if is_managed || !is_armed || !self.did.is_empty() || self.dead.is_some() {
             return false;
         }
         // What has woken before is not to wake again.

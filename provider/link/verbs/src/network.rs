@@ -13,7 +13,8 @@ use rdma_sys::{Access, Error, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
 use crate::choice::patience;
-use crate::joining::Joining;
+use crate::joining::manager::Manager;
+use crate::joining::{Joining, Managed};
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::rails::first_of;
 use crate::receives::CHUNK;
@@ -40,8 +41,13 @@ impl Verbs {
             (true, false) => remote,
             (true, true) => remote.and(Access::REMOTE_ATOMIC),
         };
-        qp.init(route.port.number, 0, access).map_err(text)?;
+        match route.manager {
+            Some(_) => qp.init_for_manager(access),
+            None => qp.init(route.port.number, 0, access),
+        }
+        .map_err(text)?;
         let mut pair = Pair::new(qp, Address::draw_psn()?);
+        pair.drains = route.manager.is_none();
         if receives.srq().is_none() {
             pair.receives = receives.lend(number, &pair.qp)?;
         }
@@ -90,8 +96,11 @@ impl Verbs {
         let made = pairs.add(|number| Verbs::make_pair(objects, route, *sizes, number));
         objects.pairs = pairs;
         let number = made.inspect_err(|_| self.credits += 1)?;
-        let pair = self.objects.pairs.get(number).ok_or("no queue pair")?;
-        Ok(Offer { number: number.into(), address: self.own_address(pair).encode() })
+        let address = match &self.route.manager {
+            Some(_) => Managed(self).announce(number)?,
+            None => self.own_address(self.objects.pairs.get(number).ok_or("no queue pair")?).encode(),
+        };
+        Ok(Offer { number: number.into(), address })
     }
 
     pub(crate) fn own_address(&self, pair: &Pair) -> Address {
@@ -148,6 +157,7 @@ impl Verbs {
     /// A queue pair of a peer is in error, and with it the other one. It is reported with `who`, or with what
     /// the newest message is.
     pub(crate) fn fail(&mut self, number: u32, who: Option<u64>, why: String) {
+        Managed(self).end(number);
         let Objects { pairs, seconds, .. } = &mut *self.objects;
         let (first, second) = seconds.both(number);
         if let Some(second) = second.and_then(|second| pairs.get_mut(second)) {
@@ -172,6 +182,7 @@ impl Verbs {
 
     /// A queue pair is gone: what it had is this side's again.
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
+        Managed(self).end(number);
         self.objects.receives.end_owner(number, pair.receives);
         let (late, delayed) = (pair.take_late(None), pair.take_delayed());
         let (credits, posted) = pair.drop_posted();
@@ -203,7 +214,7 @@ impl Verbs {
         match pair.state {
             State::Closing(_) => {}
             // Nothing was posted that could complete.
-            State::Offered => {
+            State::Offered | State::Joining => {
                 if let Some(pair) = self.objects.pairs.remove(number) {
                     self.credits += 1;
                     self.retire(number, pair);
@@ -215,6 +226,7 @@ impl Verbs {
                     self.credits += usize::from(!pair.close(id));
                 }
                 self.objects.pairs.note_closing(number);
+                Managed(self).end(number);
             }
         }
     }
@@ -233,6 +245,7 @@ impl Verbs {
     fn unconnected(&self, number: u32) -> NotSent {
         match self.objects.pairs.get(number).map(|pair| &pair.state) {
             Some(State::Failed(why)) => NotSent::Error(why.clone()),
+            Some(State::Joining) => NotSent::Busy,
             _ => NotSent::Error("its queue pair is closed".into()),
         }
     }
@@ -315,7 +328,7 @@ impl Below for Verbs {
         About {
             name: "verbs",
             detail: &self.detail,
-            dialect: (2, u32::from(self.route.port.is_ethernet())),
+            dialect: (2, self.route.sort()),
             address: &[],
             most: self.sizes.most,
             window: self.sizes.window,
@@ -337,7 +350,10 @@ impl Below for Verbs {
         self.part(Dest(offer));
     }
 
-    fn connect(&mut self, offer: u64, address: &[u8]) -> Result<Dest, String> {
+    fn connect(&mut self, offer: u64, address: &[u8], begins: bool) -> Result<Dest, String> {
+        if self.route.manager.is_some() {
+            return Managed(self).connect(offer as u32, address, begins).map(|()| Dest(offer));
+        }
         let far = self.far(address)?;
         self.join(offer as u32, &far).map_err(|e| e.to_string())?;
         Ok(Dest(offer))
@@ -431,7 +447,8 @@ impl Below for Verbs {
         let Objects { receives, pairs, .. } = &mut *self.objects;
         let owner = receives.owner(buffer.0);
         let pair = owner.and_then(|number| pairs.get_mut(number));
-        let pair = pair.filter(|pair| matches!(pair.state, State::Offered | State::Connected));
+        let pair =
+            pair.filter(|pair| matches!(pair.state, State::Offered | State::Joining | State::Connected));
         match pair {
             Some(pair) => pair.receives += u32::from(receives.give_back(buffer.0, Some(&pair.qp))),
             None => {
@@ -445,7 +462,9 @@ impl Below for Verbs {
     }
 
     fn waits(&self) -> Waits {
-        let own = || (self.objects.channel.fd().as_raw_fd(), self.objects.context.async_fd().as_raw_fd());
+        let completions = || self.objects.channel.fd().as_raw_fd();
+        let managed = self.objects.manager.as_ref().map(Manager::fd);
+        let own = || (managed.unwrap_or_else(completions), self.objects.context.async_fd().as_raw_fd());
         let (own, lender) = self.rails.waits().unwrap_or_else(own);
         let lends_unseen = self.objects.pairs.has_closing() || self.rails.has_closing();
         Waits { own: Some(own), lender: Some(lender), lends_unseen }

@@ -10,6 +10,7 @@ use register::Registry;
 
 use crate::bounces::Bounces;
 use crate::choice::patience::Patience;
+use crate::joining::manager::{Manager, Place};
 use crate::pairs::Pairs;
 use crate::rails::Rails;
 use crate::receives::Receives;
@@ -34,6 +35,15 @@ pub(crate) struct Route {
     pub(crate) global: bool,
     /// Why it comes before other ports that can be used, for people.
     pub(crate) reason: Option<String>,
+    /// Of an iWARP device: its address, and what connects its queue pairs.
+    pub(crate) manager: Option<Place>,
+}
+
+impl Route {
+    /// Which sort of addresses is announced.
+    pub(crate) fn sort(&self) -> u32 {
+        if self.manager.is_some() { 2 } else { self.port.is_ethernet().into() }
+    }
 }
 
 /// Sizes that fit the device.
@@ -84,10 +94,11 @@ impl Sizes {
     }
 }
 
-/// What of the network has a destructor, in order: windows, then the queue pairs that those are bound to,
-/// then what these are made of.
+/// What of the network has a destructor, in order: connections, windows, then the queue pairs that those are
+/// bound to, then what these are made of.
 #[derive(Debug)]
 pub(crate) struct Objects {
+    pub(crate) manager: Option<Manager>,
     pub(crate) windows: Windows,
     pub(crate) pairs: Pairs,
     pub(crate) seconds: Seconds,

@@ -58,8 +58,8 @@ impl<F: Below> Below for Counted<F> {
         self.0.withdraw(offer);
     }
 
-    fn connect(&mut self, offer: u64, address: &[u8]) -> Result<Dest, String> {
-        self.0.connect(offer, address)
+    fn connect(&mut self, offer: u64, address: &[u8], begins: bool) -> Result<Dest, String> {
+        self.0.connect(offer, address, begins)
     }
 
     fn about(&self) -> About<'_> {

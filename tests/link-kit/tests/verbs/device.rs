@@ -26,7 +26,9 @@ pub fn set(devices: &str, others: &[(&str, &str)]) {
 
 /// How the stand-in is found.
 pub fn options() -> Options {
-    Options { library: Some(program::path("verbs_stand_in")), ..Options::default() }
+    let path = program::path("verbs_stand_in");
+    // It is librdmacm, too.
+    Options { library: Some(path.clone()), manager: Some(path), ..Options::default() }
 }
 
 pub fn stand_in() -> Program {
@@ -100,8 +102,8 @@ pub fn harness_that_closes(devices: &str, others: &[(&str, &str)]) -> OfiHarness
 }
 
 /// The same of devices by which no memory is accessed.
-pub fn harness_without_accesses(devices: &str) -> OfiHarness<Verbs> {
-    let mut harness = harness(devices, &[]);
+pub fn harness_without_accesses(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
+    let mut harness = harness(devices, others);
     harness.caps = RmaCaps::empty();
     harness
 }

@@ -13,8 +13,8 @@ const WAIT: Duration = Duration::from_secs(60);
 /// Connects two, and says how each knows the other.
 pub fn join(one: &mut Verbs, other: &mut Verbs) -> (Dest, Dest) {
     let (a, b) = (one.offer().expect("a queue pair"), other.offer().expect("a queue pair"));
-    let to_other = one.connect(a.number, &b.address).expect("a connection");
-    (to_other, other.connect(b.number, &a.address).expect("a connection"))
+    let to_other = one.connect(a.number, &b.address, true).expect("a connection");
+    (to_other, other.connect(b.number, &a.address, false).expect("a connection"))
 }
 
 /// What happens next.

@@ -1,8 +1,11 @@
-//! How second queue pairs are made, connected and closed.
+//! How second queue pairs are made, connected and closed; `manager`: how those of iWARP are connected.
+
+pub(crate) mod manager;
 
 use rdma_sys::{Access, Error, Pd, Qp, QpInit};
 
 use crate::address::Address;
+use crate::joining::manager::News;
 use crate::pair::{Pair, State};
 use crate::registered::NO_DOMAIN;
 use crate::seconds::{Heard, Refusal};
@@ -83,6 +86,9 @@ impl Joining<'_> {
     /// A peer has announced its own, or, by no bytes, that it has none: what is announced to it.
     pub(crate) fn join(&mut self, first: u32, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let none = Ok(Some(Vec::new()));
+        if self.0.objects.manager.is_some() {
+            return Err("it announces a second queue pair, which iWARP has not".into());
+        }
         match self.0.objects.seconds.hear(first, address.is_empty()) {
             Heard::Make => {
                 let far = self.0.far(address)?;
@@ -134,5 +140,58 @@ impl Joining<'_> {
         let Objects { seconds, pairs, .. } = &*self.0.objects;
         let pair = seconds.connected(first).and_then(|(second, _)| pairs.get(second));
         pair.is_some_and(|pair| pair.state == State::Connected)
+    }
+}
+
+/// The queue pairs of a port that a connection manager connects, if one does.
+pub(crate) struct Managed<'a>(pub(crate) &'a mut Verbs);
+
+impl Managed<'_> {
+    /// What is announced of a queue pair that was made.
+    pub(crate) fn announce(&mut self, number: u32) -> Result<Vec<u8>, String> {
+        let Objects { manager, pairs, .. } = &mut *self.0.objects;
+        let (Some(manager), Some(pair)) = (manager, pairs.get(number)) else {
+            return Err("no queue pair".into());
+        };
+        manager.announce(number, pair.qp.number())
+    }
+
+    /// Has a queue pair that was announced connected, to what the peer has announced.
+    pub(crate) fn connect(&mut self, number: u32, address: &[u8], begins: bool) -> Result<(), String> {
+        let Objects { manager, pairs, .. } = &mut *self.0.objects;
+        let pair = pairs.get_mut(number).filter(|pair| pair.state == State::Offered);
+        let (Some(manager), Some(pair)) = (manager, pair) else { return Err("no queue pair".into()) };
+        manager.agree(number, address, begins)?;
+        pair.state = State::Joining;
+        Ok(())
+    }
+
+    /// A queue pair is not to be connected, or not any more.
+    pub(crate) fn end(&mut self, number: u32) {
+        if let Some(manager) = &mut self.0.objects.manager {
+            manager.end(number);
+        }
+    }
+
+    /// Takes what has become of them; whether something has.
+    pub(crate) fn read(&mut self) -> bool {
+        let mut is_new = false;
+        while let Some(manager) = &mut self.0.objects.manager {
+            match manager.next() {
+                Ok(None) => break,
+                Ok(Some(News::Connected(number))) => {
+                    if let Some(pair) = self.0.objects.pairs.get_mut(number) {
+                        pair.state = State::Connected;
+                    }
+                }
+                Ok(Some(News::Lost(number, why))) => self.0.fail(number, None, why),
+                Err(why) => {
+                    self.0.dead = Some(why);
+                    return true;
+                }
+            }
+            is_new = true;
+        }
+        is_new
     }
 }
