@@ -219,12 +219,11 @@ impl Verbs {
 
     /// Asks for an event at the next completion. Whether it is safe to sleep.
     pub(crate) fn arm_to_sleep(&mut self) -> bool {
-        let is_managed = Managed(self).read();
         self.read_events();
         self.objects.receives.post_rest();
         let is_armed = self.rails.arm_to_sleep();
         self.take_rails();
-        if is_managed || !is_armed || !self.did.is_empty() || self.dead.is_some() {
+        if !is_armed || !self.did.is_empty() || self.dead.is_some() {
             return false;
         }
         // What has woken before is not to wake again.
@@ -235,6 +234,8 @@ impl Verbs {
         }
         // A completion that came before does not wake.
         while self.dead.is_none() && self.read() > 0 {}
-        self.did.is_empty() && self.dead.is_none()
+        // A connection that was made meanwhile has what waits for it go on.
+        let has_news = self.objects.manager.as_mut().is_some_and(Manager::take_news);
+        !has_news && self.did.is_empty() && self.dead.is_none()
     }
 }

@@ -179,6 +179,8 @@ pub(crate) struct Manager {
     by_nonce: HashMap<Nonce, u32>,
     /// How many are not connected yet.
     pending: usize,
+    /// There was news since that was asked last.
+    has_news: bool,
     _listener: CmId,
     at: SocketAddr,
     reads: (u8, u8),
@@ -203,7 +205,8 @@ impl Manager {
         }
         let at = (place.address, port).into();
         let (calls, by_nonce) = Default::default();
-        Ok(Manager { calls, by_nonce, pending: 0, _listener: listener, at, reads, poller, channel })
+        let (pending, has_news) = (0, false);
+        Ok(Manager { calls, by_nonce, pending, has_news, _listener: listener, at, reads, poller, channel })
     }
 
     /// Readable where there are events, or completions.
@@ -215,6 +218,11 @@ impl Manager {
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.pending > 0
+    }
+
+    /// Whether there was news since this was called: what waits for a connection may go on then.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
     }
 
     /// What is announced of a queue pair.
@@ -272,6 +280,7 @@ impl Manager {
                 event => self.happened(event),
             };
             if news.is_some() {
+                self.has_news = true;
                 return Ok(news);
             }
         }
