@@ -28,7 +28,7 @@ use crate::library::functions;
 use crate::{Device, Error};
 
 /// What rdma-core's packages install.
-pub const CM_SONAME: &CStr = c"librdmacm.so.1";
+const CM_SONAME: &CStr = c"librdmacm.so.1";
 /// Connections that may wait to be accepted.
 const BACKLOG: c_int = 1024;
 
@@ -288,14 +288,18 @@ impl CmId {
         Error::check("rdma_bind_addr", code)
     }
 
-    /// Whether its address is of this device.
-    pub fn is_of(&self, device: &Device) -> bool {
+    /// The device that its address is of, once that is known.
+    pub fn device_name(&self) -> Option<String> {
         // SAFETY: the context is the library's own, there while the id is; so is its device.
-        let name = unsafe {
+        unsafe {
             let context = (*self.raw.as_ptr()).verbs.as_ref();
             context.and_then(|context| context.device.as_ref()).map(|device| text(&device.name))
-        };
-        name.is_some_and(|name| name == device.name())
+        }
+    }
+
+    /// Whether its address is of this device.
+    pub fn is_of(&self, device: &Device) -> bool {
+        self.device_name().is_some_and(|name| name == device.name())
     }
 
     /// Listens at its address: by which port.

@@ -15,12 +15,16 @@ use crate::ibv_context;
 
 pub type rdma_cm_event_type = c_uint;
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
+pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
+pub const RDMA_CM_EVENT_ROUTE_ERROR: rdma_cm_event_type = 3;
 pub const RDMA_CM_EVENT_CONNECT_REQUEST: rdma_cm_event_type = 4;
 pub const RDMA_CM_EVENT_CONNECT_ERROR: rdma_cm_event_type = 6;
+pub const RDMA_CM_EVENT_UNREACHABLE: rdma_cm_event_type = 7;
 pub const RDMA_CM_EVENT_REJECTED: rdma_cm_event_type = 8;
 pub const RDMA_CM_EVENT_ESTABLISHED: rdma_cm_event_type = 9;
 pub const RDMA_CM_EVENT_DISCONNECTED: rdma_cm_event_type = 10;
+pub const RDMA_CM_EVENT_DEVICE_REMOVAL: rdma_cm_event_type = 11;
 
 pub const RDMA_PS_TCP: c_uint = 0x0106;
 

@@ -67,6 +67,9 @@ impl fmt::Display for Error {
             Error::NoManager(why) => {
                 write!(f, "librdmacm.so.1 is not here ({why}): install rdma-core's librdmacm1")
             }
+            Error::Missing(call) if call.starts_with("rdma_") => {
+                write!(f, "librdmacm.so.1 lacks {call}: use a newer rdma-core")
+            }
             Error::Missing(call) => {
                 write!(
                     f,
@@ -116,6 +119,8 @@ mod tests {
         let text = refused(libc::EINVAL).to_string();
         assert!(text.starts_with("ibv_modify_qp: Invalid argument"), "{text}");
         assert!(Error::Missing("ibv_reg_dmabuf_mr").is_unsupported());
+        let missing = Error::Missing("rdma_connect").to_string();
+        assert!(missing.starts_with("librdmacm.so.1 lacks rdma_connect"), "{missing}");
         assert!(!refused(libc::EINVAL).is_unsupported());
         let locked = Error::Refused { call: "ibv_reg_mr", errno: libc::ENOMEM }.to_string();
         assert!(locked.contains("ulimit -l"), "{locked}");

@@ -46,7 +46,7 @@ mod qp;
 mod srq;
 
 pub use bindings::*;
-pub use cm::{CM_SONAME, CmChannel, CmEvent, CmId, CmLibrary, CmSaid};
+pub use cm::{CmChannel, CmEvent, CmId, CmLibrary, CmSaid};
 pub use context::{Context, Event};
 pub use cq::{Channel, Cq};
 pub use device::Device;

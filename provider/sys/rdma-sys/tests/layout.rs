@@ -49,7 +49,8 @@ fn offsets_are_those_of_the_installed_header() {
     compare("infiniband/verbs.h", "verbs", &lines);
 }
 
-/// Has the C compiler say whether each of these is so, where it is there and has the header.
+/// Has the C compiler say whether each of these is so, where it is there and has the header, in its own
+/// directories or in that of `STRAIT_TEST_RDMA_HEADERS`: a directory with `infiniband` and `rdma` in it.
 fn compare(header: &str, name: &str, lines: &[String]) {
     let file = std::env::temp_dir().join(format!("rdma-sys-layout-{name}-{}.c", std::process::id()));
     let include = format!("#include <{header}>\n");
@@ -85,12 +86,16 @@ fn offsets_of_connections_are_those_of_the_installed_header() {
     lines.push(format!("sizeof(struct rdma_conn_param) == {}", size_of::<rdma_conn_param>()));
     let constants = [
         ("RDMA_CM_EVENT_ADDR_RESOLVED", RDMA_CM_EVENT_ADDR_RESOLVED),
+        ("RDMA_CM_EVENT_ADDR_ERROR", RDMA_CM_EVENT_ADDR_ERROR),
         ("RDMA_CM_EVENT_ROUTE_RESOLVED", RDMA_CM_EVENT_ROUTE_RESOLVED),
+        ("RDMA_CM_EVENT_ROUTE_ERROR", RDMA_CM_EVENT_ROUTE_ERROR),
         ("RDMA_CM_EVENT_CONNECT_REQUEST", RDMA_CM_EVENT_CONNECT_REQUEST),
         ("RDMA_CM_EVENT_CONNECT_ERROR", RDMA_CM_EVENT_CONNECT_ERROR),
+        ("RDMA_CM_EVENT_UNREACHABLE", RDMA_CM_EVENT_UNREACHABLE),
         ("RDMA_CM_EVENT_REJECTED", RDMA_CM_EVENT_REJECTED),
         ("RDMA_CM_EVENT_ESTABLISHED", RDMA_CM_EVENT_ESTABLISHED),
         ("RDMA_CM_EVENT_DISCONNECTED", RDMA_CM_EVENT_DISCONNECTED),
+        ("RDMA_CM_EVENT_DEVICE_REMOVAL", RDMA_CM_EVENT_DEVICE_REMOVAL),
         ("RDMA_PS_TCP", RDMA_PS_TCP),
     ];
     lines.extend(constants.map(|(name, value)| format!("{name} == {value}")));
