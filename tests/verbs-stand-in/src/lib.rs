@@ -53,7 +53,8 @@
 //! A device of iWARP (`iwarp`) has its queue pairs connected by librdmacm, whose entry points are here, too: this library serves under
 //! both names, if the second is a link to the first. Its addresses are 10.HOST.0.DEVICE, and of the first one those of the host itself, too.
 //! Of one that is connected the end is seen by both, by an event and by flushed receives. It lacks atomics, immediate data and windows; a message without a
-//! receive ends its connection; what is sent in error is taken and never completes. Its one GID stands for no address.
+//! receive ends its connection; what is sent in error is taken and never completes. Completions of a queue pair that was
+//! destroyed stay. Its one GID stands for no address.
 //!
 //! Of both: memory that is unmapped while it is registered takes writes with success, and reads as zero, since its
 //! pages are pinned; on demand it is IBV_WC_REM_ACCESS_ERR. Pages mapped at the address since then are not known
@@ -64,7 +65,7 @@
 //! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too; one whose
 //! position is not 0 is a dma-buf that begins there),
 //! `stand_in_verbs_port` (up, down), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed), `stand_in_verbs_no_pages`
-//! (memory that is not pinned by its address),
+//! (memory that is not pinned by its address), `stand_in_verbs_hold_connects` (rdma_connect waits),
 //! `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices),
 //! `stand_in_verbs_device_memory` (copies of dma-bufs of a GPU's driver) and `stand_in_verbs_event` (any asynchronous event, those of queues for all queues of the device).
 #![allow(

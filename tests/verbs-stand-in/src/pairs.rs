@@ -11,7 +11,7 @@ use crate::nic;
 use crate::objects::{Path, Qp};
 use crate::packet::Address;
 use crate::requester::MASK;
-use crate::settings::Profile;
+use crate::settings::{Profile, settings};
 use crate::state::lock;
 
 #[unsafe(no_mangle)]
@@ -86,10 +86,11 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv::ibv_qp) -> c_int {
     if state.windows.values().any(|window| window.bound.is_some_and(|bound| bound.qpn == qpn)) {
         return libc::EBUSY;
     }
-    if state.qps.remove(&qpn).is_none() {
-        return libc::EINVAL;
+    let Some(old) = state.qps.remove(&qpn) else { return libc::EINVAL };
+    // Those of soft iWARP stay.
+    if !settings().devices[old.device].is("iwarp") {
+        state.forget_completions(qpn);
     }
-    state.forget_completions(qpn);
     state.manager.hang_up(qpn);
     let element = qp as usize;
     state.contexts.values_mut().for_each(|c| c.events.retain(|event| event.element != element));

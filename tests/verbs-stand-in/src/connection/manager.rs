@@ -6,11 +6,13 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rdma_sys as ibv;
 use rdma_sys::cm_bindings as cm;
 
-use super::calls::{At, Channel, Event, Id, Stage};
+use super::calls::{At, Channel, Event, Id, Manager, Stage};
 use super::{abstract_name, socket};
 use crate::device::devices;
 use crate::entry::{enter, set_errno};
@@ -212,7 +214,15 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut cm::rdma_event_chan
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut cm::rdma_event_channel) {
     let mut state = lock();
-    assert!(state.manager.ids.values().all(|id| id.channel != channel as usize), "a channel with ids");
+    // What was not taken is no program's.
+    let Manager { ids, channels, .. } = &mut state.manager;
+    let requests = channels.get(&(channel as usize)).into_iter().flat_map(|channel| &channel.events);
+    let requests = requests.filter(|event| event.kind == cm::RDMA_CM_EVENT_CONNECT_REQUEST);
+    let untaken: Vec<usize> = requests.map(|event| event.id).collect();
+    ids.retain(|at, id| {
+        !untaken.contains(at) && (id.channel != channel as usize || !matches!(id.stage, Stage::Called(..)))
+    });
+    assert!(ids.values().all(|id| id.channel != channel as usize), "a channel with ids");
     if state.manager.channels.remove(&(channel as usize)).is_some() {
         drop(unsafe { Box::from_raw(channel) });
     }
@@ -345,10 +355,21 @@ unsafe fn said(param: *const cm::rdma_conn_param) -> (Vec<u8>, u32) {
     (bytes.to_vec(), param.qp_num)
 }
 
+static ARE_HELD: AtomicBool = AtomicBool::new(false);
+
+/// Whether rdma_connect goes on, or waits, as that of soft iWARP does for TCP.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_hold_connects(are_held: bool) {
+    ARE_HELD.store(are_held, Ordering::Release);
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut cm::rdma_cm_id, param: *mut cm::rdma_conn_param) -> c_int {
     let connect = || {
         enter("rdma_connect")?;
+        while ARE_HELD.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let (data, qpn) = unsafe { said(param) };
         let mut state = lock();
         let known = state.manager.ids.get(&(id as usize)).ok_or(libc::EINVAL)?;
