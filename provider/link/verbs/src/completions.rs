@@ -9,14 +9,14 @@ use crate::joining::manager::Manager;
 use crate::pair::{Pair, Posted, State};
 use crate::rails::Found;
 use crate::receives::RECEIVE;
-use crate::state::{EVENTS, Objects, Verbs};
+use crate::state::{CALLS, EVENTS, Objects, Verbs};
 use crate::status::{is_own_memory, text};
 use crate::used::{Used, end_request};
 
 impl Verbs {
     /// Takes completions off the queue; how many there were.
     pub(crate) fn read(&mut self) -> usize {
-        if self.objects.pairs.has_closing() {
+        if self.objects.pairs.has_closing() && self.may_close() {
             self.see_to_closing();
         }
         let n = match self.objects.cq.poll(&mut self.found.0) {
@@ -35,7 +35,8 @@ impl Verbs {
             self.idle = 0;
             self.read_events();
         }
-        if n == 0 && self.objects.manager.as_ref().is_some_and(Manager::is_pending) {
+        let looks = self.idle % CALLS == 0 && n == 0;
+        if looks && self.objects.manager.as_ref().is_some_and(Manager::is_pending) {
             return usize::from(Managed(self).read());
         }
         if self.rails.is_empty() { n } else { n + self.read_rails() }
@@ -151,10 +152,19 @@ impl Verbs {
     #[cold]
     fn see_to_closing(&mut self) {
         self.read_events();
-        let shared = self.objects.receives.srq().is_some();
-        while let Some((number, pair)) = self.objects.pairs.take_over(shared) {
+        loop {
+            let Objects { pairs, receives, manager, .. } = &mut *self.objects;
+            let may_go = |number| !manager.as_ref().is_some_and(|manager| manager.is_calling(number));
+            let Some((number, pair)) = pairs.take_over(receives.srq().is_some(), may_go) else { return };
             self.retire(number, pair);
         }
+    }
+
+    /// Whether a queue pair that is closed waits for its completions, and not for what connects it.
+    #[cold]
+    pub(crate) fn may_close(&self) -> bool {
+        let Objects { pairs, manager, .. } = &*self.objects;
+        pairs.has_closing_of(|number| !manager.as_ref().is_some_and(|manager| manager.is_calling(number)))
     }
 
     /// Takes events of the device.

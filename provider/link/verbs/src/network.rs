@@ -1,6 +1,7 @@
 //! A device's port, by which peers are reached: [`Below`] by libibverbs.
 
 use std::mem::ManuallyDrop;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 
 use below::{
@@ -70,8 +71,8 @@ impl Verbs {
     /// Waits for the queue pairs that are closed, which takes 2 s at most: what is lacking may be what those
     /// have. Whether there were some.
     pub(crate) fn end_closing(&mut self) -> bool {
-        let has_some = self.objects.pairs.has_closing();
-        while self.objects.pairs.has_closing() && self.dead.is_none() {
+        let has_some = self.may_close();
+        while self.may_close() && self.dead.is_none() {
             if self.read() == 0 {
                 std::thread::yield_now();
             }
@@ -81,6 +82,8 @@ impl Verbs {
 
     /// A queue pair for a peer, and its address.
     fn make_offer(&mut self) -> Result<Offer, String> {
+        let nonce = self.route.manager.as_ref().map(|_| ipc::random()).transpose();
+        let nonce = nonce.map_err(|e| format!("getrandom: {e}"))?;
         // An eighth is of what has no completion of its own, one is not for accesses, and one is.
         if !self.reserve(2 * self.half - 3 * self.eighth()) {
             return Err("its completion queue has no room for another peer".into());
@@ -96,8 +99,8 @@ impl Verbs {
         let made = pairs.add(|number| Verbs::make_pair(objects, route, *sizes, number));
         objects.pairs = pairs;
         let number = made.inspect_err(|_| self.credits += 1)?;
-        let address = match &self.route.manager {
-            Some(_) => Managed(self).announce(number)?,
+        let address = match nonce {
+            Some(nonce) => Managed(self).announce(number, nonce)?,
             None => self.own_address(self.objects.pairs.get(number).ok_or("no queue pair")?).encode(),
         };
         Ok(Offer { number: number.into(), address })
@@ -182,7 +185,6 @@ impl Verbs {
 
     /// A queue pair is gone: what it had is this side's again.
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
-        Managed(self).end(number);
         self.objects.receives.end_owner(number, pair.receives);
         let (late, delayed) = (pair.take_late(None), pair.take_delayed());
         let (credits, posted) = pair.drop_posted();
@@ -191,7 +193,11 @@ impl Verbs {
             end_registration(registered, lease);
         }
         // The device may use places until here.
-        drop(pair);
+        if self.route.manager.is_some() {
+            Managed(self).destroy(number, pair.qp);
+        } else {
+            drop(pair);
+        }
         if let Some(domain) = self.objects.seconds.end_domain(number) {
             self.objects.bounces.end_domain(domain.id);
             self.objects.registered.device().end_domain(domain.id);
@@ -214,13 +220,14 @@ impl Verbs {
         match pair.state {
             State::Closing(_) => {}
             // Nothing was posted that could complete.
-            State::Offered | State::Joining => {
+            State::Offered => {
                 if let Some(pair) = self.objects.pairs.remove(number) {
                     self.credits += 1;
                     self.retire(number, pair);
                 }
             }
-            State::Connected | State::Failed(_) => {
+            // What joins may be connected, which was not taken note of yet.
+            State::Joining | State::Connected | State::Failed(_) => {
                 let id = self.objects.pairs.id(number);
                 if let Some(pair) = self.objects.pairs.get_mut(number) {
                     self.credits += usize::from(!pair.close(id));
@@ -237,6 +244,15 @@ impl Verbs {
         match self.objects.pairs.get(number).map(|pair| &pair.state) {
             Some(State::Connected) => Ok(self.objects.pairs.id(number)),
             _ => Err(self.unconnected(number)),
+        }
+    }
+
+    /// Why a message does not go to a peer, to which this side connects if it is to.
+    #[cold]
+    fn begin(&mut self, number: u32) -> NotSent {
+        match self.unconnected(number) {
+            NotSent::Busy => Managed(self).begin(number).map_or_else(NotSent::Error, |()| NotSent::Busy),
+            why => why,
         }
     }
 
@@ -350,9 +366,9 @@ impl Below for Verbs {
         self.part(Dest(offer));
     }
 
-    fn connect(&mut self, offer: u64, address: &[u8], begins: bool) -> Result<Dest, String> {
+    fn connect(&mut self, offer: u64, address: &[u8], peer: (IpAddr, bool)) -> Result<Dest, String> {
         if self.route.manager.is_some() {
-            return Managed(self).connect(offer as u32, address, begins).map(|()| Dest(offer));
+            return Managed(self).connect(offer as u32, address, peer).map(|()| Dest(offer));
         }
         let far = self.far(address)?;
         self.join(offer as u32, &far).map_err(|e| e.to_string())?;
@@ -381,7 +397,7 @@ impl Below for Verbs {
         let Some((pair, id)) =
             pairs.with_id(number).filter(|(pair, _)| matches!(pair.state, State::Connected))
         else {
-            return Err(self.unconnected(number));
+            return Err(self.begin(number));
         };
         if !pair.has_slot() || self.credits == 0 {
             return Err(NotSent::Busy);
@@ -475,6 +491,7 @@ impl Drop for Verbs {
     fn drop(&mut self) {
         // What a forked child has is its parent's.
         if std::process::id() == self.pid {
+            Managed(self).leave();
             // SAFETY: once, here.
             unsafe { ManuallyDrop::drop(&mut self.objects) };
         }

@@ -23,6 +23,8 @@ use crate::windows::Windows;
 pub(crate) const MOST_INLINE: usize = 512;
 /// Events of the device are looked for once in so many polls that find nothing.
 pub(crate) const EVENTS: u32 = 1024;
+/// The same of events of connections, as long as one is made.
+pub(crate) const CALLS: u32 = 16;
 
 /// A port, and how packets leave it.
 #[derive(Debug)]

@@ -53,6 +53,14 @@ pub fn port(device: usize, is_up: bool) {
     set(device, is_up);
 }
 
+/// Calls of rdma_connect do not return.
+pub fn hold_connects(are_held: bool) {
+    let symbol = stand_in().symbol("stand_in_verbs_hold_connects");
+    // SAFETY: that function's type.
+    let set: extern "C" fn(bool) = unsafe { std::mem::transmute(symbol) };
+    set(are_held);
+}
+
 pub fn open() -> Verbs {
     open_with(&options())
 }

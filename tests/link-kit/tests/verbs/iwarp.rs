@@ -11,7 +11,7 @@ use rdma_sys::{
 };
 use verbs::{Options, Verbs};
 
-use crate::device::{fail, open, options, set};
+use crate::device::{calls, fail, hold_connects, open, options, set};
 use crate::lone::{happens, join, say};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -27,13 +27,15 @@ fn offers(one: &mut Verbs, other: &mut Verbs) -> (Offer, Offer) {
     (one.offer().expect("a queue pair"), other.offer().expect("a queue pair"))
 }
 
+fn short() -> Message<'static> {
+    Message { who: 1, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 }
+}
+
 /// Sends until that is refused for another reason than that there is no room, or done.
 fn send(by: &mut Verbs, to: Dest, beside: &mut Verbs) -> Result<(), NotSent> {
     let start = Instant::now();
     loop {
-        let message =
-            Message { who: 1, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };
-        match by.send(to, &message) {
+        match by.send(to, &short()) {
             Err(NotSent::Busy) => {}
             outcome => return outcome,
         }
@@ -83,18 +85,177 @@ fn messages_go_both_ways_and_accesses_do_not() {
     );
 }
 
+/// The other one may agree as late as it likes: nothing is under way before.
 #[test]
-fn either_may_agree_first() {
+fn the_end_that_begins_connects_when_it_is_to_send() {
     let (mut a, mut b) = two();
     let (of_a, of_b) = offers(&mut a, &mut b);
-    // The request of the one that begins is there before the other one has heard of it.
-    let to_b = a.connect(of_a.number, &of_b.address, true).expect("a queue pair");
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(50) {
+    let to_b = a.connect(of_a.number, &of_b.address, (HOST, true)).expect("a queue pair");
+    for _ in 0..100 {
         assert_eq!((a.poll(Poll::All), b.poll(Poll::All)), (None, None));
     }
-    let to_a = b.connect(of_b.number, &of_a.address, false).expect("a queue pair");
+    assert_eq!(calls(c"rdma_resolve_addr"), 0);
+    let to_a = b.connect(of_b.number, &of_a.address, (HOST, false)).expect("a queue pair");
+    // The other one does not begin, whatever it is to send.
+    assert_eq!(b.send(to_a, &short()), Err(NotSent::Busy));
+    assert_eq!(calls(c"rdma_resolve_addr"), 0);
     talk(&mut a, to_b, &mut b, to_a);
+}
+
+/// Begins to connect, until rdma_connect was called so often.
+fn begin(by: &mut Verbs, to: Dest, beside: &mut Verbs, times: u64) {
+    assert_eq!(by.send(to, &short()), Err(NotSent::Busy));
+    let start = Instant::now();
+    while calls(c"rdma_connect") < times {
+        assert_eq!((by.poll(Poll::All), beside.poll(Poll::All)), (None, None), "while they connect");
+        assert!(start.elapsed() < WAIT, "no call");
+    }
+}
+
+#[test]
+fn a_call_that_does_not_return_stops_nothing_else() {
+    let (mut a, mut b) = two();
+    let (to_b, to_a) = join(&mut a, &mut b);
+    talk(&mut a, to_b, &mut b, to_a);
+    hold_connects(true);
+    let (late_b, late_a) = join(&mut a, &mut b);
+    begin(&mut a, late_b, &mut b, 2);
+    for _ in 0..40 {
+        talk(&mut a, to_b, &mut b, to_a);
+        assert_eq!(a.send(late_b, &short()), Err(NotSent::Busy));
+    }
+    hold_connects(false);
+    talk(&mut a, late_b, &mut b, late_a);
+}
+
+#[test]
+fn a_queue_pair_stays_until_what_connects_it_has_returned() {
+    let (mut a, mut b) = two();
+    hold_connects(true);
+    let (to_b, to_a) = join(&mut a, &mut b);
+    begin(&mut a, to_b, &mut b, 1);
+    let before = calls(c"ibv_destroy_qp");
+    a.part(to_b);
+    // Longer than a queue pair that is closed may take.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2500) {
+        assert_eq!((a.poll(Poll::All), b.poll(Poll::All)), (None, None));
+    }
+    assert_eq!(calls(c"ibv_destroy_qp"), before, "what rdma_connect names");
+    hold_connects(false);
+    let start = Instant::now();
+    while calls(c"ibv_destroy_qp") == before {
+        let _ = (a.poll(Poll::All), b.poll(Poll::All));
+        assert!(start.elapsed() < WAIT, "it stays");
+    }
+    b.part(to_a);
+    let (to_b, to_a) = join(&mut a, &mut b);
+    talk(&mut a, to_b, &mut b, to_a);
+}
+
+#[test]
+fn an_endpoint_is_closed_while_it_connects() {
+    let (mut a, mut b) = two();
+    hold_connects(true);
+    let (to_b, _) = join(&mut a, &mut b);
+    begin(&mut a, to_b, &mut b, 1);
+    let before = calls(c"ibv_destroy_qp");
+    // This returns, and destroys what nothing uses.
+    drop(a);
+    assert_eq!(calls(c"ibv_destroy_qp"), before);
+    hold_connects(false);
+    let start = Instant::now();
+    while calls(c"ibv_destroy_qp") == before {
+        let _ = b.poll(Poll::All);
+        assert!(start.elapsed() < WAIT, "it stays");
+    }
+}
+
+/// The device has connected them and received, and this side has not heard of it.
+#[test]
+fn a_peer_that_parts_while_messages_come_gives_its_places_back_once() {
+    let (mut a, mut b) = two();
+    let (to_b, to_a) = join(&mut a, &mut b);
+    begin(&mut a, to_b, &mut b, 1);
+    let long = [7; 2000];
+    let message = Message { who: 1, is_frame: true, front: &long, middle: &[], body: &[], off: 0, len: 0 };
+    let start = Instant::now();
+    let mut is_sent = false;
+    while !is_sent || b.keeps(1) {
+        is_sent = is_sent || b.send(to_a, &message).is_ok();
+        assert_eq!(b.poll(Poll::All), None);
+        assert!(start.elapsed() < WAIT, "not received");
+    }
+    a.part(to_b);
+    while let Some(did) = a.poll(Poll::All) {
+        if let Did::Came(buffer, _) = did {
+            a.give_back(buffer);
+        }
+    }
+    b.part(to_a);
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        all.push(join(&mut a, &mut b));
+    }
+    for round in 0..20 {
+        for (to_b, to_a) in &all {
+            talk(&mut a, *to_b, &mut b, *to_a);
+            assert_eq!((a.poll(Poll::All), b.poll(Poll::All)), (None, None), "round {round}");
+        }
+    }
+}
+
+fn chosen(devices: &str, change: impl FnOnce(&mut Options)) -> (String, String) {
+    set(devices, &[]);
+    let mut options = options();
+    change(&mut options);
+    let (found, refused) = verbs::open(&options, HOST).expect("a device");
+    (found.about().detail.to_owned(), refused.join("; "))
+}
+
+#[test]
+fn a_device_of_iwarp_comes_after_others() {
+    let (detail, _) = chosen("sv0:iwarp;sv1", |_| {});
+    assert!(detail.starts_with("sv1 port 1"), "{detail}");
+    let (detail, _) = chosen("sv0:iwarp;sv1", |options| options.device = Some("sv0".into()));
+    assert!(detail.starts_with("sv0 port 1"), "{detail}");
+    let (detail, _) = chosen("sv0:iwarp;sv1", |options| options.device = Some("sv0,sv1".into()));
+    assert!(detail.starts_with("sv0 port 1"), "{detail}");
+}
+
+#[test]
+fn a_device_of_iwarp_comes_after_infiniband() {
+    let (detail, _) = chosen("sv0:iwarp;sv1:ib", |_| {});
+    assert!(detail.starts_with("sv1 port 1"), "{detail}");
+}
+
+#[test]
+fn a_device_of_iwarp_is_no_rail() {
+    let (detail, refused) = chosen("sv0;sv1:iwarp;sv2", |options| options.rails = 3);
+    assert!(detail.contains("rail sv2") && !detail.contains("sv1"), "{detail}");
+    assert!(refused.contains("sv1 port 1: as a rail"), "{refused}");
+}
+
+#[test]
+fn no_gid_is_asked_of_a_device_of_iwarp() {
+    let (detail, _) = chosen("sv0:iwarp", |options| options.gid = Some(7));
+    assert!(detail.starts_with("sv0 port 1"), "{detail}");
+}
+
+#[test]
+fn connections_are_listened_for_at_ports_of_the_range() {
+    set("sv0:iwarp", &[]);
+    let options = Options { ports: Some((7000, 7001)), ..options() };
+    let mut all: Vec<Verbs> = (0..2).map(|_| verbs::open(&options, HOST).expect("a port").0).collect();
+    let port = |at: &mut Verbs| {
+        let address = at.offer().expect("a queue pair").address;
+        u16::from_le_bytes([address[16], address[17]])
+    };
+    let mut ports: Vec<u16> = all.iter_mut().map(port).collect();
+    ports.sort_unstable();
+    assert_eq!(ports, [7000, 7001]);
+    let why = verbs::open(&options, HOST).expect_err("no port").join("; ");
+    assert!(why.contains("no port from 7000 to 7001 is free (FI_STRAIT_PORTS)"), "{why}");
 }
 
 /// One that knows where an endpoint listens, by librdmacm alone.
@@ -164,10 +325,14 @@ fn a_stranger_is_rejected_and_the_peer_is_not() {
         let event = Stranger::new().call(&of_b.address, bytes, || assert_eq!(b.poll(Poll::All), None));
         assert!(is_rejected(&event), "{bytes:?}: {event:?}");
     }
-    let to_a = b.connect(of_b.number, &of_a.address, false).expect("a queue pair");
+    // No peer connects before both have agreed.
+    let early = b.offer().expect("a queue pair").address;
+    let event = Stranger::new().call(&early, &early[NONCE], || assert_eq!(b.poll(Poll::All), None));
+    assert!(is_rejected(&event), "{event:?}");
+    let to_a = b.connect(of_b.number, &of_a.address, (HOST, false)).expect("a queue pair");
     let event = Stranger::new().call(&of_b.address, &wrong, || assert_eq!(b.poll(Poll::All), None));
     assert!(is_rejected(&event), "{event:?}");
-    let to_b = a.connect(of_a.number, &of_b.address, true).expect("a queue pair");
+    let to_b = a.connect(of_a.number, &of_b.address, (HOST, true)).expect("a queue pair");
     talk(&mut a, to_b, &mut b, to_a);
     // What was the peer's once is nobody's.
     let nonce = &of_b.address[NONCE];
@@ -181,7 +346,7 @@ fn a_stranger_is_rejected_and_the_peer_is_not() {
 fn the_nonce_is_what_lets_in() {
     let (mut a, mut b) = two();
     let (of_a, of_b) = offers(&mut a, &mut b);
-    b.connect(of_b.number, &of_a.address, false).expect("a queue pair");
+    b.connect(of_b.number, &of_a.address, (HOST, false)).expect("a queue pair");
     let nonce = &of_b.address[NONCE];
     match Stranger::new().call(&of_b.address, nonce, || assert_eq!(b.poll(Poll::All), None)) {
         CmEvent::Established(_, bytes) => assert_eq!(bytes, of_a.address[NONCE]),
@@ -197,7 +362,8 @@ fn what_accepts_without_the_nonce_is_not_the_peer() {
     impostor.id.bind(SocketAddr::new(HOST, 0)).expect("an address");
     let port = impostor.id.listen().expect("a port");
     of_b.address[16..18].copy_from_slice(&port.to_le_bytes());
-    let to_b = a.connect(of_a.number, &of_b.address, true).expect("a queue pair");
+    let to_b = a.connect(of_a.number, &of_b.address, (HOST, true)).expect("a queue pair");
+    assert_eq!(a.send(to_b, &short()), Err(NotSent::Busy));
     let CmEvent::Request(id, nonce) = impostor.event(|| assert_eq!(a.poll(Poll::All), None)) else {
         panic!("no request")
     };
@@ -212,7 +378,7 @@ fn a_peer_that_rejects_is_refused_by_name() {
     let (mut a, mut b) = two();
     let (of_a, mut of_b) = offers(&mut a, &mut b);
     of_b.address[NONCE].fill(9);
-    let to_b = a.connect(of_a.number, &of_b.address, true).expect("a queue pair");
+    let to_b = a.connect(of_a.number, &of_b.address, (HOST, true)).expect("a queue pair");
     let why = refusal(&mut a, to_b, &mut b);
     assert!(why.contains("the peer has rejected the connection"), "{why}");
     a.part(to_b);
@@ -223,11 +389,16 @@ fn what_is_no_address_of_iwarp_is_refused() {
     let (mut a, mut b) = two();
     let (of_a, of_b) = offers(&mut a, &mut b);
     for address in [&of_b.address[..28], &[0; 36], &[1; 36]] {
-        let why = a.connect(of_a.number, address, true).expect_err("no queue pair");
-        assert!(why.contains("no queue pair of iWARP") || why.contains("its address is"), "{why}");
+        let why = a.connect(of_a.number, address, (HOST, true)).expect_err("no queue pair");
+        assert!(why.contains("no queue pair of iWARP"), "{why}");
     }
-    let to_b = a.connect(of_a.number, &of_b.address, true).expect("a queue pair");
-    let again = a.connect(of_a.number, &of_b.address, true).expect_err("connected twice");
+    // This end connects nowhere but to the peer's endpoint.
+    let mut elsewhere = of_b.address.clone();
+    elsewhere[15] = 2;
+    let why = a.connect(of_a.number, &elsewhere, (HOST, true)).expect_err("no queue pair");
+    assert!(why.contains("it announces the address 127.0.0.2, and its endpoint's is 127.0.0.1"), "{why}");
+    let to_b = a.connect(of_a.number, &of_b.address, (HOST, true)).expect("a queue pair");
+    let again = a.connect(of_a.number, &of_b.address, (HOST, true)).expect_err("connected twice");
     assert!(again.contains("no queue pair"), "{again}");
     let why = a.join_second(to_b, &[0; 28]).expect_err("a second one");
     assert!(why.contains("iWARP"), "{why}");
@@ -239,12 +410,12 @@ fn a_peer_that_parts_before_it_is_connected_is_no_peer() {
     for is_agreed in [false, true] {
         let (of_a, of_b) = offers(&mut a, &mut b);
         if is_agreed {
-            let to_a = b.connect(of_b.number, &of_a.address, false).expect("a queue pair");
+            let to_a = b.connect(of_b.number, &of_a.address, (HOST, false)).expect("a queue pair");
             b.part(to_a);
         } else {
             b.withdraw(of_b.number);
         }
-        let to_b = a.connect(of_a.number, &of_b.address, true).expect("a queue pair");
+        let to_b = a.connect(of_a.number, &of_b.address, (HOST, true)).expect("a queue pair");
         assert!(refusal(&mut a, to_b, &mut b).contains("rejected"));
         a.part(to_b);
     }
@@ -270,17 +441,12 @@ fn the_end_of_a_connection_is_reported() {
 
 #[test]
 fn calls_that_fail_are_named() {
-    for (call, at_once) in
-        [(c"rdma_resolve_addr", true), (c"rdma_resolve_route", false), (c"rdma_connect", false)]
-    {
+    for call in [c"rdma_resolve_addr", c"rdma_resolve_route", c"rdma_connect"] {
         let (mut a, mut b) = two();
         let (of_a, of_b) = offers(&mut a, &mut b);
         fail(call, libc::ENETUNREACH);
-        let why = match a.connect(of_a.number, &of_b.address, true) {
-            Ok(to_b) if !at_once => refusal(&mut a, to_b, &mut b),
-            Err(why) if at_once => why,
-            outcome => panic!("{outcome:?}"),
-        };
+        let to_b = a.connect(of_a.number, &of_b.address, (HOST, true)).expect("a queue pair");
+        let why = refusal(&mut a, to_b, &mut b);
         assert!(why.contains(call.to_str().expect("a name")), "{why}");
         fail(call, 0);
     }
@@ -291,10 +457,13 @@ fn an_accept_that_fails_ends_both() {
     let (mut a, mut b) = two();
     let (of_a, of_b) = offers(&mut a, &mut b);
     fail(c"rdma_accept", libc::ENOMEM);
-    let to_b = a.connect(of_a.number, &of_b.address, true).expect("a queue pair");
-    let to_a = b.connect(of_b.number, &of_a.address, false).expect("a queue pair");
+    let to_b = a.connect(of_a.number, &of_b.address, (HOST, true)).expect("a queue pair");
+    let to_a = b.connect(of_b.number, &of_a.address, (HOST, false)).expect("a queue pair");
     let why = refusal(&mut a, to_b, &mut b);
-    assert!(why.contains("librdmacm reports event") || why.contains("rejected"), "{why}");
+    assert!(
+        why.contains("librdmacm reports RDMA_CM_EVENT_CONNECT_ERROR") || why.contains("rejected"),
+        "{why}"
+    );
     assert!(refusal(&mut b, to_a, &mut a).contains("rdma_accept"));
 }
 
