@@ -393,6 +393,8 @@ check_iwarp() (
     ip link set dummy1 mtu 4500 up
     ip addr add 10.9.1.1/24 dev dummy1
     rdma link add siw0 type siw netdev dummy1
+    # Soft RoCE would come before it.
+    export FI_STRAIT_VERBS_DEVICE=siw0
     export FI_STRAIT_LINKS=verbs FI_STRAIT_LOG=warn NODE=10.9.1.1
     FI_STRAIT_REPORT=yes pair 100 exchange
     both_end || status=$?
