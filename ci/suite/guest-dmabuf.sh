@@ -4,43 +4,16 @@
 # addition of tests/rdma/rxe-dmabuf, which is for tests alone and under the driver's licence (GPL-2.0). By hand: no stage runs it.
 
 patch=$REPO/tests/rdma/rxe-dmabuf
-built=$out/kbuild
+. "$REPO/ci/suite/guest-kbuild.sh"
 modules+=' vfio_pci vfio_iommu_type1'
-
-# What builds a module of that kernel: a root of its own.
-get_kbuild() {
-    local deb source=linux-source-${kernel%.*}
-    if [ "$(cat "$built/.done" 2>/dev/null)" = "$kernel" ]; then return 0; fi
-    rm -rf "$built"
-    mkdir -p "$built/driver" "$out/apt/cache/archives/partial"
-    log "the source and the headers of Linux $kernel"
-    retry 3 quiet "$WORK/log/guest-apt.log" private_apt apt-get -qq update
-    retry 3 quiet "$WORK/log/guest-apt.log" private_apt apt-get -y --download-only install "linux-headers-$kernel" "$source" \
-        bash coreutils dash findutils grep make mawk sed
-    for deb in "$out"/apt/cache/archives/*.deb; do dpkg-deb -x "$deb" "$built"; done
-    rm -rf "$out/apt/cache"
-    tar -xJf "$built/usr/src/$source.tar.xz" -C "$built/driver" --strip-components=5 "$source/drivers/infiniband/sw/rxe"
-    rm "$built/usr/src/$source.tar.xz"
-    for deb in "$built"/usr/bin/x86_64-linux-gnu-*; do
-        source=${deb##*/x86_64-linux-gnu-}
-        [ -e "$built/usr/bin/$source" ] || ln -s "${deb##*/}" "$built/usr/bin/$source"
-    done
-    ln -sf mawk "$built/usr/bin/awk"
-    echo "$kernel" > "$built/.done"
-}
 
 # The driver with the addition: $built/rxe/rdma_rxe.ko.
 build_driver() {
     rm -rf "$built/rxe"
-    cp -r "$built/driver" "$built/rxe"
+    cp -r "$built/driver/rxe" "$built/rxe"
     quiet "$WORK/log/guest-patch.log" patch -d "$built/rxe" -p1 --fuzz=0 -i "$patch/rxe.patch"
     cp "$patch/rxe_dmabuf.c" "$built/rxe/"
-    # shellcheck disable=SC2016
-    quiet "$WORK/log/guest-driver.log" unshare --mount bash -c '
-        mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev"
-        exec chroot "$0" /usr/bin/env -i PATH=/usr/bin sh -ec "
-            make -j2 -C /usr/src/linux-headers-$1 M=/rxe CONFIG_RDMA_RXE=m CONFIG_DEBUG_INFO_BTF_MODULES= KCFLAGS=-Werror modules
-            strip --strip-debug /rxe/rdma_rxe.ko"' "$built" "$kernel"
+    build_module rxe rdma_rxe CONFIG_RDMA_RXE
 }
 
 # An adapter's place, two devices whose BARs VFIO is to have, and one that publishes memory. dmabuf_devices NETDEV

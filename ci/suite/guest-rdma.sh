@@ -7,6 +7,17 @@ share=$out/rdma/strait
 # Those that begin with far_ are made by two guests.
 checks=${CHECKS:-provider ways exchange fabtests kill remove mpi many verbs verbs_on_demand verbs_late verbs_fabtests verbs_kill verbs_down verbs_remove far_verbs far_mpi}
 
+# Soft iWARP, which Debian's kernel has not: its driver is built here, by root, and this check alone needs it.
+put_iwarp() {
+    [ "$(id -u)" = 0 ] || die "CHECKS=iwarp: its driver is built by root alone"
+    . "$REPO/ci/suite/guest-kbuild.sh"
+    get_kbuild
+    rm -rf "$built/siw"
+    cp -r "$built/driver/siw" "$built/siw"
+    build_module siw siw CONFIG_RDMA_SIW
+    cp "$built/siw/siw.ko" "$share/"
+}
+
 # What a Debian that is unpacked, not installed, lacks.
 put_names() {
     mkdir -p "$root/strait" "$root/meet"
@@ -87,6 +98,7 @@ kernel=$(cat "$root/.done")
 put_names
 put_share
 put_initramfs
+case " $checks " in *" iwarp "*) put_iwarp ;; esac
 # shared TAG PATH [OPTION]: a directory of this host's that the guest mounts.
 shared() {
     devices+=(-fsdev "local,id=$1,path=$2,security_model=none${3:-,readonly=on}" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")

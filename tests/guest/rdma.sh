@@ -383,6 +383,29 @@ check_mpi() {
     report "Open MPI, two ranks: tests/mpi/exchange.c" $status /tmp/d/log
 }
 
+# The link verbs over soft iWARP, whose queue pairs librdmacm connects: messages, RMA and atomics, all by messages of the device, and either
+# process killed.
+check_iwarp() (
+    local status=0 side
+    fresh
+    insmod /strait/siw.ko
+    ip link add dummy1 type dummy
+    ip link set dummy1 mtu 4500 up
+    ip addr add 10.9.1.1/24 dev dummy1
+    rdma link add siw0 type siw netdev dummy1
+    # Soft RoCE would come before it.
+    export FI_STRAIT_VERBS_DEVICE=siw0
+    export FI_STRAIT_LINKS=verbs FI_STRAIT_LOG=warn NODE=10.9.1.1
+    FI_STRAIT_REPORT=yes pair 100 exchange
+    both_end || status=$?
+    for side in 0 1; do
+        grep -q '^strait:   1 of 1 peer: verbs verbs (siw0 port 1.*10.9.1.1, .*iWARP: memory goes in frames' /tmp/d/log.$side || status=2
+        grep -Eq '^strait:   network  *out +[0-9]+ +[0-9.]+ MiB' /tmp/d/log.$side || status=3
+    done
+    report "messages, RMA and atomics with their contents, by soft iWARP" $status /tmp/d/log.?
+    check_kill
+)
+
 # Two guests: a process of each, by the device.
 check_far_verbs() {
     local status=0

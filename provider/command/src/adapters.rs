@@ -6,7 +6,9 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use hmem::Kind;
-use rdma_sys::{Access, Context, Device, Dmabuf, Error, Library, PEER_MEMORY, Pd, has_peer_memory};
+use rdma_sys::{
+    Access, CmLibrary, Context, Device, Dmabuf, Error, Library, PEER_MEMORY, Pd, has_peer_memory,
+};
 
 use crate::storage::cuda;
 
@@ -110,13 +112,12 @@ fn link(name: &str, links: Option<String>, wanted: Option<String>) -> String {
 
 /// Opens a device that the link can use, and names its ports; else says why not, and what to do.
 fn open(device: &Device) -> Result<(Context, String), (String, &'static str)> {
-    if device.is_iwarp() {
-        let text = "its connections are iWARP's, which the link verbs does not make";
-        return Err((text.into(), "FI_STRAIT_LINKS=shm,ofi:verbs;ofi_rxm"));
+    if let Some(Err(e)) = device.is_iwarp().then(|| CmLibrary::open(None)) {
+        return Err((format!("its connections are iWARP's: {e}"), "install librdmacm1 (rdma-core)"));
     }
-    if !device.is_infiniband() {
+    if !device.is_infiniband() && !device.is_iwarp() {
         return Err((
-            "it has no reliable connections of InfiniBand or RoCE".into(),
+            "it has no reliable connections of InfiniBand, RoCE or iWARP".into(),
             "FI_STRAIT_LINKS=shm,ofi",
         ));
     }
@@ -128,7 +129,8 @@ fn open(device: &Device) -> Result<(Context, String), (String, &'static str)> {
         .map(|(n, _)| format!("port {n} is active"))
         .collect();
     if !active.is_empty() {
-        return Ok((context, active.join(", ")));
+        let by = if device.is_iwarp() { ", of iWARP: an endpoint needs its interface's address" } else { "" };
+        return Ok((context, active.join(", ") + by));
     }
     let refused = ports.iter().find_map(|(n, port)| port.as_ref().err().map(|e| format!("port {n}: {e}")));
     let text = refused.unwrap_or_else(|| "no port is active".into());

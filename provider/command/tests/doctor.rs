@@ -360,7 +360,8 @@ fn with_dmabufs(dir: &Path, devices: &str, fail: &str, exports: &str) -> Vec<(St
 
 #[test]
 fn each_rdma_device_says_which_memory_it_takes_and_what_refuses_the_rest() {
-    let dir = libraries("rdma", &[("libibverbs.so.1", "verbs_stand_in")]);
+    let dir =
+        libraries("rdma", &[("libibverbs.so.1", "verbs_stand_in"), ("librdmacm.so.1", "verbs_stand_in")]);
     for (devices, fail, level, words) in [
         ("none", "", "ok", &["RDMA: no device in /sys/class/infiniband"][..]),
         (
@@ -390,7 +391,7 @@ fn each_rdma_device_says_which_memory_it_takes_and_what_refuses_the_rest() {
         ("sv0", "ibv_alloc_pd=12", "note", &["RDMA sv0: port 1 is active\nno memory: ibv_alloc_pd: "]),
         ("sv0", "ibv_open_device=13", "note", &["RDMA sv0: ibv_open_device: Permission denied"]),
         ("sv0:down", "", "note", &["RDMA sv0: no port is active"]),
-        ("sv0:iwarp", "", "note", &["its connections are iWARP's"]),
+        ("sv0:iwarp", "", "ok", &["port 1 is active, of iWARP", "peers access it in frames"]),
     ] {
         let all = adapters(&dir, devices, fail);
         let [(found, text, cure)] = &all[..] else { panic!("{devices}, {fail}: {all:?}") };
@@ -403,6 +404,16 @@ fn each_rdma_device_says_which_memory_it_takes_and_what_refuses_the_rest() {
         }
     }
     assert_eq!(adapters(&dir, "sv0;sv1", "").len(), 2);
+}
+
+#[test]
+fn an_iwarp_device_without_librdmacm_says_so() {
+    let dir = libraries("rdma-iwarp", &[("libibverbs.so.1", "verbs_stand_in")]);
+    std::fs::write(dir.join("librdmacm.so.1"), "no library at all").unwrap();
+    let all = adapters(&dir, "sv0:iwarp", "");
+    let [(level, text, cure)] = &all[..] else { panic!("{all:?}") };
+    assert!(text.contains("its connections are iWARP's: librdmacm.so.1 is not here"), "{text}");
+    assert_eq!((level.as_str(), cure.as_str()), ("note", "install librdmacm1 (rdma-core)"));
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn put(to: &mut [c_char], text: &str) {
     to.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from as c_char);
 }
 
-fn devices() -> &'static [ibv::ibv_device] {
+pub fn devices() -> &'static [ibv::ibv_device] {
     static DEVICES: OnceLock<Devices> = OnceLock::new();
     let make = |profile: &Profile| {
         let is_iwarp = profile.is("iwarp");
@@ -160,14 +160,14 @@ fn attributes(profile: &Profile) -> ibv::ibv_device_attr {
         max_cq: int(limits.cq),
         max_cqe: int(limits.cqe),
         max_mr: int(limits.mr),
-        max_mw: if has("nomw") { int(limits.mw) } else { 0 },
-        device_cap_flags: if has("nomw") { windows } else { 0 },
+        max_mw: if has("nomw") && has("iwarp") { int(limits.mw) } else { 0 },
+        device_cap_flags: if has("nomw") && has("iwarp") { windows } else { 0 },
         max_pd: 1024,
         max_qp_rd_atom: int(limits.reads),
         max_qp_init_rd_atom: int(limits.reads),
         max_res_rd_atom: int(limits.reads.saturating_mul(1024)),
         atomic_cap: match profile.is("glob") {
-            _ if profile.is("noatomics") => ibv::IBV_ATOMIC_NONE,
+            _ if profile.is("noatomics") || profile.is("iwarp") => ibv::IBV_ATOMIC_NONE,
             true => ibv::IBV_ATOMIC_GLOB,
             false => ibv::IBV_ATOMIC_HCA,
         },
@@ -295,6 +295,11 @@ fn entry(profile: &Profile, port: u8, index: usize) -> Option<([u8; 16], u32)> {
     local[12] = port - 1;
     let mut mapped = [0; 16];
     mapped[10..].copy_from_slice(&[0xff, 0xff, 10, host, port - 1, device]);
+    if profile.is("iwarp") {
+        let mut mac = [0; 16];
+        mac[..6].copy_from_slice(&[2, 0, 0, port - 1, host, device]);
+        return (index == 0).then_some((mac, ibv::IBV_GID_TYPE_IB));
+    }
     if profile.is("ib") {
         return (index == 0).then_some((local, ibv::IBV_GID_TYPE_IB));
     }

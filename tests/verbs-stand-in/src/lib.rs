@@ -30,7 +30,8 @@
 //! | `nomap` | dma-bufs are not mapped, but copied by what `stand_in_verbs_device_memory` was given |
 //! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always, but with `pins` |
 //! | `down` | its ports are not active |
-//! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
+//! | `ib` | its link layer is InfiniBand's (LIDs, one GID) |
+//! | `iwarp` | its transport is iWARP, as soft iWARP has it: see below |
 //! | `old` | its library has no extended operations |
 //! | `rxe` | it fails as soft RoCE does: see below. Its vendor is 0xffffff |
 //! | `repeats` | it repeats requests all the time, with the faults that soft RoCE has then: see below |
@@ -50,6 +51,12 @@
 //! completions were polled, and of memory that is deregistered before a later request has completed, also that of the peer
 //! that it has read.
 //!
+//! A device of iWARP (`iwarp`) has its queue pairs connected by librdmacm, whose entry points are here, too: this library serves under
+//! both names, if the second is a link to the first. Its addresses are 10.HOST.0.DEVICE, and of the first one those of the host itself, too.
+//! Of one that is connected the end is seen by both, by an event and by flushed receives. It lacks atomics, immediate data and windows; a message without a
+//! receive ends its connection; what is sent in error is taken and never completes. Completions of a queue pair that was
+//! destroyed stay. Its one GID stands for no address.
+//!
 //! Of both: memory that is unmapped while it is registered takes writes with success, and reads as zero, since its
 //! pages are pinned; on demand it is IBV_WC_REM_ACCESS_ERR. Pages mapped at the address since then are not known
 //! from the old ones, but with `pins`. A peer that is gone, or whose queue pair is not ready, is IBV_WC_RETRY_EXC_ERR after 4.096 us
@@ -59,7 +66,7 @@
 //! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too; one whose
 //! position is not 0 is a dma-buf that begins there),
 //! `stand_in_verbs_port` (up, down), `stand_in_verbs_moved` (bytes that went by a port), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed), `stand_in_verbs_no_pages`
-//! (memory that is not pinned by its address),
+//! (memory that is not pinned by its address), `stand_in_verbs_hold_connects` (rdma_connect waits),
 //! `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices),
 //! `stand_in_verbs_device_memory` (copies of dma-bufs of a GPU's driver) and `stand_in_verbs_event` (any asynchronous event, those of queues for all queues of the device).
 #![allow(

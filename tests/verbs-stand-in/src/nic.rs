@@ -41,6 +41,7 @@ fn run() {
             let mut fds = vec![(bell, libc::POLLIN)];
             fds.extend(state.devices.values().map(|d| (d.listener.as_raw_fd(), libc::POLLIN)));
             fds.extend(state.connections.polled());
+            fds.extend(state.manager.polled());
             (fds, next)
         };
         let fd = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
@@ -64,7 +65,7 @@ impl State {
             listeners.into_iter().for_each(|l| self.connections.accept(unsafe { &*l }));
             let mut packets: Vec<Packet> = self.connections.receive();
             packets.extend(self.inbox.drain(..));
-            let mut busy = !packets.is_empty();
+            let mut busy = self.manage() || !packets.is_empty();
             for packet in packets {
                 // A port that is down hears nothing, and no port what is sent to another one.
                 let heard = self.qps.get(&packet.to_qpn).is_some_and(|qp| {

@@ -11,7 +11,7 @@ use crate::nic;
 use crate::objects::{Path, Qp};
 use crate::packet::Address;
 use crate::requester::MASK;
-use crate::settings::Profile;
+use crate::settings::{Profile, settings};
 use crate::state::lock;
 
 #[unsafe(no_mangle)]
@@ -86,10 +86,12 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv::ibv_qp) -> c_int {
     if state.windows.values().any(|window| window.bound.is_some_and(|bound| bound.qpn == qpn)) {
         return libc::EBUSY;
     }
-    if state.qps.remove(&qpn).is_none() {
-        return libc::EINVAL;
+    let Some(old) = state.qps.remove(&qpn) else { return libc::EINVAL };
+    // Those of soft iWARP stay.
+    if !settings().devices[old.device].is("iwarp") {
+        state.forget_completions(qpn);
     }
-    state.forget_completions(qpn);
+    state.manager.hang_up(qpn);
     let element = qp as usize;
     state.contexts.values_mut().for_each(|c| c.events.retain(|event| event.element != element));
     drop(unsafe { Box::from_raw(qp) });
@@ -107,7 +109,7 @@ impl crate::state::State {
 }
 
 /// What a transition needs, and what it may have besides (ibv_modify_qp(3), RC).
-fn masks(from: u32, to: u32) -> Option<(u32, u32)> {
+fn masks(from: u32, to: u32, profile: &Profile) -> Option<(u32, u32)> {
     use ibv::*;
     let init = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
     let rtr = IBV_QP_AV
@@ -120,6 +122,7 @@ fn masks(from: u32, to: u32) -> Option<(u32, u32)> {
     let free = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER;
     match (from, to) {
         (_, IBV_QPS_RESET | IBV_QPS_ERR) => Some((0, IBV_QP_CUR_STATE)),
+        (IBV_QPS_RESET, IBV_QPS_INIT) if profile.is("iwarp") => Some((IBV_QP_ACCESS_FLAGS, init)),
         (IBV_QPS_RESET, IBV_QPS_INIT) => Some((init, 0)),
         (IBV_QPS_INIT, IBV_QPS_INIT) => Some((0, init)),
         (IBV_QPS_INIT, IBV_QPS_RTR) => Some((rtr, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS)),
@@ -177,8 +180,13 @@ pub unsafe extern "C" fn ibv_modify_qp(
     let mut state = lock();
     let Some(known) = state.qps.get_mut(&qpn) else { return libc::EINVAL };
     let has = |bit| mask & bit != 0;
+    if profile.is("iwarp")
+        && ![ibv::IBV_QPS_INIT, ibv::IBV_QPS_ERR, ibv::IBV_QPS_RESET].contains(&attr.qp_state)
+    {
+        return libc::EINVAL;
+    }
     let to = if has(ibv::IBV_QP_STATE) { attr.qp_state } else { known.state };
-    let Some((needs, may)) = masks(known.state, to) else { return libc::EINVAL };
+    let Some((needs, may)) = masks(known.state, to, profile) else { return libc::EINVAL };
     let given = mask & !ibv::IBV_QP_STATE;
     if given & needs != needs || given & !(needs | may) != 0 || !is_in_range(attr, mask, profile) {
         return libc::EINVAL;

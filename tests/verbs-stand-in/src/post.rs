@@ -106,6 +106,9 @@ unsafe fn local(wr: &ibv::ibv_send_wr, qpn: u32, profile: &Profile) -> Result<Op
 
 unsafe fn request(wr: &ibv::ibv_send_wr, qp: &Qp, profile: &Profile) -> Result<Request, c_int> {
     let (kind, has_imm) = kind(wr.opcode).ok_or(libc::EINVAL)?;
+    if profile.is("iwarp") && (has_imm || matches!(kind, Kind::FetchAdd | Kind::CompareSwap)) {
+        return Err(libc::EINVAL);
+    }
     let local = unsafe { local(wr, (*(qp.raw as *const ibv::ibv_qp)).qp_num, profile) }?;
     if wr.num_sge < 0 || wr.num_sge as u32 > qp.cap.max_send_sge {
         return Err(libc::EINVAL);
@@ -187,7 +190,12 @@ pub unsafe extern "C" fn post_send(
             if let Some(known) = state.qps.get_mut(&qpn) {
                 known.sending.requests.push_back(request);
             }
-            if failed {
+            if failed && profile.is("iwarp") {
+                // As soft iWARP: it is taken, and never completes.
+                if let Some(known) = state.qps.get_mut(&qpn) {
+                    known.sending.requests.clear();
+                }
+            } else if failed {
                 state.flush(qpn);
             }
             wr = one.next;

@@ -259,6 +259,7 @@ impl State {
 
     /// Into the error state: all that is posted completes.
     pub fn flush(&mut self, qpn: u32) {
+        self.manager.hang_up(qpn);
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let was = std::mem::replace(&mut qp.state, ibv::IBV_QPS_ERR);
         unsafe { (*(qp.raw as *mut ibv::ibv_qp)).state = ibv::IBV_QPS_ERR };

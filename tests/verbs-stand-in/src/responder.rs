@@ -6,6 +6,7 @@ use crate::buffers::Refused;
 use crate::objects::{Answer, Plain, Receive};
 use crate::packet::{Kind, PIECE, Packet};
 use crate::requester::MASK;
+use crate::settings::settings;
 use crate::state::State;
 
 /// How many results of atomics are kept for requests that come again.
@@ -216,6 +217,11 @@ impl State {
     }
 
     fn not_ready(&mut self, packet: &Packet) {
+        let qp = &self.qps[&packet.to_qpn];
+        if settings().devices[qp.device].is("iwarp") {
+            // A message without a receive ends the connection.
+            return self.flush(packet.to_qpn);
+        }
         let code = self.qps[&packet.to_qpn].path.rnr_timer.into();
         self.reply(packet, Packet { kind: Kind::NotReady, code, ..Default::default() });
     }

@@ -70,7 +70,7 @@ impl Profile {
         if options.contains(&"rxe") {
             profile.limits.cqe = 16_384;
         }
-        if options.contains(&"ib") {
+        if options.contains(&"ib") || options.contains(&"iwarp") {
             profile.gids = 1;
         }
         for option in options {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rdma_sys as ibv;
 
 use crate::connection::Connections;
+use crate::connection::calls::Manager;
 use crate::objects::{Channel, Cq, DeviceMemory, Mr, PeerMemory, Qp, Srq, Window};
 use crate::packet::{Address, Packet};
 
@@ -60,6 +61,7 @@ pub struct State {
     pub srqs: HashMap<u32, Srq>,
     pub qps: BTreeMap<u32, Qp>,
     pub connections: Connections,
+    pub manager: Manager,
     /// From devices of this process to each other.
     pub inbox: VecDeque<Packet>,
     /// Send requests posted, and which of the later ones end with which status.

@@ -180,7 +180,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         }
         let at = self.peers.at(peer);
         let offer = at.meeting.take_offer().ok_or("it was announced nothing")?;
-        let dest = match below.connect(offer, &said.address) {
+        let ip = self.base.peer_addr(peer).ip();
+        let dest = match below.connect(offer, &said.address, (ip, decides)) {
             Ok(dest) => dest,
             Err(why) => {
                 below.withdraw(offer);

@@ -1,5 +1,6 @@
 //! What is asked of a network below.
 
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use hmem::{Kind, Span};
@@ -294,8 +295,10 @@ pub trait Below: Remote {
     /// An offer is not needed any more, whose peer was not met.
     fn withdraw(&mut self, _offer: u64) {}
 
-    /// Makes the peer known that this offer was announced to, and that has announced this address.
-    fn connect(&mut self, _offer: u64, address: &[u8]) -> Result<Dest, String> {
+    /// Makes the peer known that this offer was announced to, and that has announced this address. Its
+    /// endpoint's is beside it, and whether this side begins: of the two one does, which sends first, and not
+    /// before the other one is known to have connected, too.
+    fn connect(&mut self, _offer: u64, address: &[u8], _peer: (IpAddr, bool)) -> Result<Dest, String> {
         self.meet(address)
     }
 

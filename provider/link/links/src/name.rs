@@ -31,6 +31,11 @@ impl Ports {
         Ports(Some((first.min(last), last.max(first))))
     }
 
+    /// The first and the last one of a range.
+    pub fn range(self) -> Option<(u16, u16)> {
+        self.0
+    }
+
     /// The ports to try, one after the other; 0 is any free one. Processes that start at once begin at
     /// different places of a range.
     fn tries(self) -> io::Result<Vec<u16>> {

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use below::{Below as _, RAILS};
 use rdma_sys::{
-    Channel, Context, Cq, Device, Error, Gid, GidType, IBV_ATOMIC_GLOB, Library, Pd, Port, Qp, QpInit, Srq,
-    SrqInit, ibv_wc,
+    Channel, Context, Cq, Device, Error, IBV_ATOMIC_GLOB, Library, Pd, Port, Qp, QpInit, Srq, SrqInit, ibv_wc,
 };
 
 use register::Registry;
 
 use crate::bounces::Bounces;
+use crate::joining::manager::{Manager, Place};
 use crate::pairs::Pairs;
 use crate::probe::Own;
 use crate::rails::Rails;
@@ -24,10 +24,12 @@ use crate::state::{Found, Objects, Route, Sizes, Verbs};
 use crate::windows::{self, Windows};
 
 mod asked;
+mod gids;
 mod nearness;
 pub(crate) mod patience;
 
 pub use asked::{Asked, ask};
+use gids::{best_gid, is_of};
 use nearness::{Center, Nearness};
 use patience::Patience;
 
@@ -71,14 +73,17 @@ pub struct Options {
     pub gid: Option<u8>,
     /// The path MTU in bytes.
     pub mtu: Option<u32>,
-    /// The library, if it is not the one that the linker finds.
+    /// The library, if it is not the one that the linker finds; the same of librdmacm.
     pub library: Option<PathBuf>,
+    pub manager: Option<PathBuf>,
     /// Memory of the host is registered on demand for accesses of this side.
     pub on_demand: bool,
     /// Where the kernel lists its clients for memory of other devices, if elsewhere than Linux does.
     pub clients: Option<PathBuf>,
     /// How many ports a connection uses, at most: the first, and its rails.
     pub rails: usize,
+    /// The first and the last port of TCP that connections of iWARP may be listened for at, if not any.
+    pub ports: Option<(u16, u16)>,
     /// Where sysfs is, if elsewhere than Linux has it.
     pub sysfs: Option<PathBuf>,
 }
@@ -91,9 +96,11 @@ impl Default for Options {
             gid: None,
             mtu: None,
             library: None,
+            manager: None,
             on_demand: false,
             clients: None,
             rails: 1,
+            ports: None,
             sysfs: None,
         }
     }
@@ -109,6 +116,8 @@ pub fn has_device() -> bool {
 struct Rank {
     /// How far at the end of the list of [`Options::device`] its device is.
     named: Reverse<usize>,
+    /// Whether its device is not one of iWARP, by which all memory goes in frames.
+    reads: bool,
     /// Whether it has the endpoint's address.
     own: bool,
     /// Whether its address is routed.
@@ -152,7 +161,8 @@ fn find(options: &Options, own: IpAddr) -> Result<Suiting<Rank>, Vec<String>> {
         match ports(device, options, own) {
             Ok(ports) => {
                 found.extend(ports.0.into_iter().map(|((own, routed), context, route)| {
-                    (Rank { named: Reverse(named), own, routed, nearness }, context, route)
+                    let reads = route.manager.is_none();
+                    (Rank { named: Reverse(named), reads, own, routed, nearness }, context, route)
                 }));
                 refused.extend(ports.1.into_iter().map(|why| format!("{name}: {why}")));
             }
@@ -204,12 +214,13 @@ fn add_rails(
         if ports.len() + 1 == options.rails.min(RAILS + 1) {
             break;
         }
-        let (name, is_ethernet) = (name_of(&context, &route), route.port.is_ethernet());
-        let opened = match is_ethernet == verbs.route.port.is_ethernet() {
+        let name = name_of(&context, &route);
+        let opened = match route.sort() == verbs.route.sort() {
             // Events of a device come by its context: each port has its own.
             true => Context::open(context.device())
                 .map_err(|e| e.to_string())
                 .and_then(|context| open_port(&context, route, options, true)),
+            false if route.manager.is_some() => Err("no memory is accessed by iWARP".into()),
             false => Err("its link layer is another one".into()),
         };
         match opened {
@@ -253,12 +264,12 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
 
 /// The ports of a device that can be used, and why others cannot.
 fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Suiting<(bool, bool)>, String> {
-    if device.is_iwarp() {
-        return Err("its connections are iWARP's, which need librdmacm: use ofi:verbs;ofi_rxm".into());
+    if !device.is_infiniband() && !device.is_iwarp() {
+        return Err("it has no reliable connections of InfiniBand, RoCE or iWARP".into());
     }
-    if !device.is_infiniband() {
-        return Err("it has no reliable connections of InfiniBand or RoCE".into());
-    }
+    let place =
+        device.is_iwarp().then(|| Place::find(options.manager.as_deref(), device, own, options.ports));
+    let place = place.transpose()?;
     let context = Context::open(device).map_err(|e| e.to_string())?;
     let (mut found, mut refused) = (Vec::new(), Vec::new());
     for number in 1..=context.attributes().phys_port_cnt {
@@ -266,8 +277,8 @@ fn ports(device: &Device, options: &Options, own: IpAddr) -> Result<Suiting<(boo
             refused.push(format!("port {number}: FI_STRAIT_VERBS_PORT names another one"));
             continue;
         }
-        let route =
-            context.port(number).map_err(|e| e.to_string()).and_then(|p| route(&context, p, options, own));
+        let port = context.port(number).map_err(|e| e.to_string());
+        let route = port.and_then(|port| route(&context, port, options, own, place.clone()));
         match route {
             Ok((rank, route)) => found.push((rank, context.clone(), route)),
             Err(why) => refused.push(format!("port {number}: {why}")),
@@ -285,6 +296,7 @@ fn route(
     port: Port,
     options: &Options,
     own: IpAddr,
+    place: Option<Place>,
 ) -> Result<((bool, bool), Route), String> {
     if !port.is_active() {
         return Err("it is not active".into());
@@ -293,39 +305,24 @@ fn route(
         return Err(format!("its messages have {} bytes at most", port.attr.max_msg_sz));
     }
     let gid = match options.gid {
+        // GIDs of iWARP stand for no address.
+        _ if place.is_some() => None,
         Some(index) => {
             let gid = context.gid(&port, index);
             Some(gid.ok_or_else(|| format!("FI_STRAIT_VERBS_GID names entry {index}, which is empty"))?)
         }
         None => best_gid(&context.gids(&port), own),
     };
-    let global = port.is_ethernet() || options.gid.is_some() || port.attr.lid == 0;
+    let global = place.is_none() && (port.is_ethernet() || options.gid.is_some() || port.attr.lid == 0);
     if global && gid.is_none() {
         return Err("it has no GID".into());
     }
     let wanted =
         options.mtu.map_or(port.attr.active_mtu, |bytes| (1..5).find(|m| 128 << m >= bytes).unwrap_or(5));
     let mtu = wanted.min(port.attr.active_mtu).clamp(1, 5) as u8;
-    let is_own = gid.is_some_and(|gid| is_of(&gid, own));
-    let is_routed = gid.is_some_and(|gid| !gid.is_link_local()) || !port.is_ethernet();
-    Ok(((is_own, is_routed), Route { port, gid, mtu, global, reason: None }))
-}
-
-/// Whether a GID stands for this address.
-fn is_of(gid: &Gid, address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => gid.ipv4() == Some(v4),
-        IpAddr::V6(v6) => gid.bytes == v6.octets(),
-    }
-}
-
-/// The GID that stands for the address, else one that is routed, else any: by RoCE v2 where there is that.
-fn best_gid(gids: &[Gid], own: IpAddr) -> Option<Gid> {
-    let rank = |gid: &Gid| {
-        let is_v2 = [GidType::RoceV2, GidType::Ib].contains(&gid.kind);
-        (is_of(gid, own), !gid.is_link_local(), is_v2, gid.ipv4().is_some(), std::cmp::Reverse(gid.index))
-    };
-    gids.iter().max_by_key(|gid| rank(gid)).copied()
+    let is_own = place.is_some() || gid.is_some_and(|gid| is_of(&gid, own));
+    let is_routed = place.is_some() || gid.is_some_and(|gid| !gid.is_link_local()) || !port.is_ethernet();
+    Ok(((is_own, is_routed), Route { port, gid, mtu, global, reason: None, manager: place }))
 }
 
 /// Opens a port, as the first one or as a rail, by which no messages go.
@@ -343,7 +340,9 @@ fn open_port(context: &Context, route: Route, options: &Options, is_rail: bool) 
     let half = if is_rail { 0 } else { (entries / 2) as usize };
     let places = half.min(SHARED) / CHUNK * CHUNK;
     let init = SrqInit { max_wr: (places as u32).min(most(attributes.max_srq_wr)), max_sge: 1 };
-    let wanted = (most(attributes.max_srq) > 0 && !is_rail).then(|| Srq::new(&pd, init, 0));
+    // Of iWARP no request waits for a receive: each queue pair has those of its window.
+    let is_shared = most(attributes.max_srq) > 0 && !is_rail && route.manager.is_none();
+    let wanted = is_shared.then(|| Srq::new(&pd, init, 0));
     let srq = match wanted {
         Some(Ok(srq)) => Some(srq),
         Some(Err(e)) => {
@@ -373,7 +372,7 @@ fn open_port(context: &Context, route: Route, options: &Options, is_rail: bool) 
     let lacks = match is_rail {
         true if serves.min(starts) == 0 => return Err("no RDMA reads".into()),
         true => None,
-        false => lacks(context, &pd),
+        false => lacks(context, &pd, &route),
     };
     let access = if lacks.is_some() { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
     // Others are atomic among the accesses by one device alone, and not with frames, which a processor
@@ -387,11 +386,26 @@ fn open_port(context: &Context, route: Route, options: &Options, is_rail: bool) 
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
     let adapter = Adapter::new(&pd, options.clients.as_deref(), own(&route));
+    let manager = route.manager.as_ref();
+    let manager = manager.map(|place| Manager::open(place, context.device(), (serves, starts), &channel));
+    let manager = manager.transpose()?;
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(adapter, options.on_demand));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
     let seconds = Default::default();
-    let objects =
-        Objects { windows, pairs, seconds, receives, sends, bounces, registered, cq, channel, pd, context };
+    let objects = Objects {
+        manager,
+        windows,
+        pairs,
+        seconds,
+        receives,
+        sends,
+        bounces,
+        registered,
+        cq,
+        channel,
+        pd,
+        context,
+    };
     let mut verbs = Verbs {
         objects: ManuallyDrop::new(objects),
         route,
@@ -428,9 +442,11 @@ fn reads(context: &Context) -> (u8, u8) {
 
 /// What the device lacks so that all memory goes in frames. Without windows a key would serve any peer that
 /// knows it.
-fn lacks(context: &Context, pd: &Pd) -> Option<String> {
+fn lacks(context: &Context, pd: &Pd, route: &Route) -> Option<String> {
     let (serves, starts) = reads(context);
     match serves.min(starts) {
+        // A write of iWARP's ends before its bytes are there, and what is read into, the peer may write.
+        _ if route.manager.is_some() => Some("iWARP".into()),
         0 => Some("no RDMA reads".into()),
         _ => windows::check(context, pd).err(),
     }
@@ -458,13 +474,14 @@ fn find_inline(objects: &Objects, sizes: Sizes) -> Result<u32, String> {
 
 fn detail(context: &Context, route: &Route, lacks: Option<&str>) -> String {
     let mtu = 128 << route.mtu;
-    let by = match route.gid.filter(|_| route.global) {
-        Some(gid) => {
+    let by = match (&route.manager, route.gid.filter(|_| route.global)) {
+        (Some(place), _) => place.address().to_string(),
+        (None, Some(gid)) => {
             let address = std::net::Ipv6Addr::from(gid.bytes);
             let address = gid.ipv4().map_or_else(|| address.to_string(), |v4| v4.to_string());
             format!("GID {} {address}", gid.index)
         }
-        None => format!("LID {}", route.port.attr.lid),
+        (None, None) => format!("LID {}", route.port.attr.lid),
     };
     let lacks = lacks.map_or_else(String::new, |what| format!(", {what}: memory goes in frames"));
     let reason = route.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));

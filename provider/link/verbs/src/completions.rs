@@ -4,17 +4,19 @@ use below::{Below as _, Buffer, Did};
 use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
+use crate::joining::Managed;
+use crate::joining::manager::Manager;
 use crate::pair::{Pair, Posted, State};
 use crate::rails::Found;
 use crate::receives::RECEIVE;
-use crate::state::{EVENTS, Objects, Verbs};
+use crate::state::{CALLS, EVENTS, Objects, Verbs};
 use crate::status::{is_own_memory, text};
 use crate::used::{Used, end_request};
 
 impl Verbs {
     /// Takes completions off the queue; how many there were.
     pub(crate) fn read(&mut self) -> usize {
-        if self.objects.pairs.has_closing() {
+        if self.objects.pairs.has_closing() && self.may_close() {
             self.see_to_closing();
         }
         let n = match self.objects.cq.poll(&mut self.found.0) {
@@ -32,6 +34,10 @@ impl Verbs {
         if self.idle == EVENTS {
             self.idle = 0;
             self.read_events();
+        }
+        let looks = self.idle % CALLS == 0 && n == 0;
+        if looks && self.objects.manager.as_ref().is_some_and(Manager::is_pending) {
+            return usize::from(Managed(self).read());
         }
         if self.rails.is_empty() { n } else { n + self.read_rails() }
     }
@@ -67,7 +73,7 @@ impl Verbs {
         let Some(pair) = pairs.get_mut(number) else { return };
         let before = pair.in_use();
         let is_done = wc.status == ibv::IBV_WC_SUCCESS;
-        let is_first = matches!(pair.state, State::Connected | State::Offered);
+        let is_first = matches!(pair.state, State::Connected | State::Joining | State::Offered);
         let is_own_memory = is_own_memory(wc.status, is_first);
         let did = &mut self.did;
         let mut used =
@@ -79,6 +85,7 @@ impl Verbs {
             self.end_late(number, Some(&own).filter(|_| is_done));
         }
         if let Some(own) = own.filter(|_| !is_done) {
+            Managed(self).read();
             self.fail(number, own.who, text(wc.status));
         } else if has_lost {
             self.fail(number, None, "a client has taken back the memory of an access".into());
@@ -117,7 +124,9 @@ impl Verbs {
             return self.did.push_back(Did::Came(Buffer(place), len));
         }
         if let Some(number) = objects.pairs.of_qpn(wc.qp_num) {
-            // What was sent has its own completions; without any, the next send finds out.
+            // What was sent has its own completions; without any, the next send finds out. The end of its
+            // connection says more than what is flushed for that.
+            Managed(self).read();
             self.fail(number, None, text(wc.status));
         }
         // To the shared queue; a queue pair in error takes none.
@@ -143,15 +152,25 @@ impl Verbs {
     #[cold]
     fn see_to_closing(&mut self) {
         self.read_events();
-        let shared = self.objects.receives.srq().is_some();
-        while let Some((number, pair)) = self.objects.pairs.take_over(shared) {
+        loop {
+            let Objects { pairs, receives, manager, .. } = &mut *self.objects;
+            let may_go = |number| !manager.as_ref().is_some_and(|manager| manager.is_calling(number));
+            let Some((number, pair)) = pairs.take_over(receives.srq().is_some(), may_go) else { return };
             self.retire(number, pair);
         }
+    }
+
+    /// Whether a queue pair that is closed waits for its completions, and not for what connects it.
+    #[cold]
+    pub(crate) fn may_close(&self) -> bool {
+        let Objects { pairs, manager, .. } = &*self.objects;
+        pairs.has_closing_of(|number| !manager.as_ref().is_some_and(|manager| manager.is_calling(number)))
     }
 
     /// Takes events of the device.
     pub(crate) fn read_events(&mut self) {
         self.rails.read_events();
+        Managed(self).read();
         loop {
             match self.objects.context.event() {
                 Ok(Some(event)) => self.happened(event),
@@ -225,6 +244,8 @@ impl Verbs {
         }
         // A completion that came before does not wake.
         while self.dead.is_none() && self.read() > 0 {}
-        self.did.is_empty() && self.dead.is_none()
+        // A connection that was made meanwhile has what waits for it go on.
+        let has_news = self.objects.manager.as_mut().is_some_and(Manager::take_news);
+        !has_news && self.did.is_empty() && self.dead.is_none()
     }
 }

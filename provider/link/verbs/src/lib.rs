@@ -1,4 +1,5 @@
-//! The network of an RDMA device, by libibverbs alone: InfiniBand or RoCE. [`VerbsLink`] is the link over it.
+//! The network of an RDMA device, by libibverbs: InfiniBand, RoCE or iWARP. [`VerbsLink`] is the link over
+//! it.
 //!
 //! Each peer that is met has a queue pair (RC) of its own here and there, which the two announce to each
 //! other by the connection that they meet by. Receives are posted to one shared receive queue, or, where the
@@ -17,7 +18,7 @@
 //! | `probe` | whether on-demand registrations serve |
 //! | `windows` | which peer a key of memory serves |
 //! | `seconds` | the same of memory that no window can be bound to: a queue pair for it alone |
-//! | `joining` | how that is made, connected and closed |
+//! | `joining` | how that is made, connected and closed; those of iWARP, which librdmacm connects |
 //! | `rails` | queue pairs with a peer by further ports |
 //! | `remote` | memory that is read and written by RDMA, here and at peers |
 //! | `used` | what a request has used, and gives back |

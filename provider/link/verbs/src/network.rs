@@ -1,6 +1,7 @@
 //! A device's port, by which peers are reached: [`Below`] by libibverbs.
 
 use std::mem::ManuallyDrop;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 
 use below::{
@@ -13,7 +14,8 @@ use rdma_sys::{Access, Error, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
 use crate::choice::patience;
-use crate::joining::Joining;
+use crate::joining::manager::Manager;
+use crate::joining::{Joining, Managed};
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::rails::first_of;
 use crate::receives::CHUNK;
@@ -40,8 +42,13 @@ impl Verbs {
             (true, false) => remote,
             (true, true) => remote.and(Access::REMOTE_ATOMIC),
         };
-        qp.init(route.port.number, 0, access).map_err(text)?;
+        match route.manager {
+            Some(_) => qp.init_for_manager(access),
+            None => qp.init(route.port.number, 0, access),
+        }
+        .map_err(text)?;
         let mut pair = Pair::new(qp, Address::draw_psn()?);
+        pair.drains = route.manager.is_none();
         if receives.srq().is_none() {
             pair.receives = receives.lend(number, &pair.qp)?;
         }
@@ -64,8 +71,8 @@ impl Verbs {
     /// Waits for the queue pairs that are closed, which takes 2 s at most: what is lacking may be what those
     /// have. Whether there were some.
     pub(crate) fn end_closing(&mut self) -> bool {
-        let has_some = self.objects.pairs.has_closing();
-        while self.objects.pairs.has_closing() && self.dead.is_none() {
+        let has_some = self.may_close();
+        while self.may_close() && self.dead.is_none() {
             if self.read() == 0 {
                 std::thread::yield_now();
             }
@@ -75,6 +82,8 @@ impl Verbs {
 
     /// A queue pair for a peer, and its address.
     fn make_offer(&mut self) -> Result<Offer, String> {
+        let nonce = self.route.manager.as_ref().map(|_| ipc::random()).transpose();
+        let nonce = nonce.map_err(|e| format!("getrandom: {e}"))?;
         // An eighth is of what has no completion of its own, one is not for accesses, and one is.
         if !self.reserve(2 * self.half - 3 * self.eighth()) {
             return Err("its completion queue has no room for another peer".into());
@@ -90,8 +99,11 @@ impl Verbs {
         let made = pairs.add(|number| Verbs::make_pair(objects, route, *sizes, number));
         objects.pairs = pairs;
         let number = made.inspect_err(|_| self.credits += 1)?;
-        let pair = self.objects.pairs.get(number).ok_or("no queue pair")?;
-        Ok(Offer { number: number.into(), address: self.own_address(pair).encode() })
+        let address = match nonce {
+            Some(nonce) => Managed(self).announce(number, nonce)?,
+            None => self.own_address(self.objects.pairs.get(number).ok_or("no queue pair")?).encode(),
+        };
+        Ok(Offer { number: number.into(), address })
     }
 
     pub(crate) fn own_address(&self, pair: &Pair) -> Address {
@@ -148,6 +160,7 @@ impl Verbs {
     /// A queue pair of a peer is in error, and with it the other one. It is reported with `who`, or with what
     /// the newest message is.
     pub(crate) fn fail(&mut self, number: u32, who: Option<u64>, why: String) {
+        Managed(self).end(number);
         let Objects { pairs, seconds, .. } = &mut *self.objects;
         let (first, second) = seconds.both(number);
         if let Some(second) = second.and_then(|second| pairs.get_mut(second)) {
@@ -180,7 +193,11 @@ impl Verbs {
             end_registration(registered, lease);
         }
         // The device may use places until here.
-        drop(pair);
+        if self.route.manager.is_some() {
+            Managed(self).destroy(number, pair.qp);
+        } else {
+            drop(pair);
+        }
         if let Some(domain) = self.objects.seconds.end_domain(number) {
             self.objects.bounces.end_domain(domain.id);
             self.objects.registered.device().end_domain(domain.id);
@@ -209,12 +226,14 @@ impl Verbs {
                     self.retire(number, pair);
                 }
             }
-            State::Connected | State::Failed(_) => {
+            // What joins may be connected, which was not taken note of yet.
+            State::Joining | State::Connected | State::Failed(_) => {
                 let id = self.objects.pairs.id(number);
                 if let Some(pair) = self.objects.pairs.get_mut(number) {
                     self.credits += usize::from(!pair.close(id));
                 }
                 self.objects.pairs.note_closing(number);
+                Managed(self).end(number);
             }
         }
     }
@@ -228,11 +247,21 @@ impl Verbs {
         }
     }
 
+    /// Why a message does not go to a peer, to which this side connects if it is to.
+    #[cold]
+    fn begin(&mut self, number: u32) -> NotSent {
+        match self.unconnected(number) {
+            NotSent::Busy => Managed(self).begin(number).map_or_else(NotSent::Error, |()| NotSent::Busy),
+            why => why,
+        }
+    }
+
     /// Why no messages go to a peer.
     #[cold]
     fn unconnected(&self, number: u32) -> NotSent {
         match self.objects.pairs.get(number).map(|pair| &pair.state) {
             Some(State::Failed(why)) => NotSent::Error(why.clone()),
+            Some(State::Joining) => NotSent::Busy,
             _ => NotSent::Error("its queue pair is closed".into()),
         }
     }
@@ -315,7 +344,7 @@ impl Below for Verbs {
         About {
             name: "verbs",
             detail: &self.detail,
-            dialect: (2, u32::from(self.route.port.is_ethernet())),
+            dialect: (2, self.route.sort()),
             address: &[],
             most: self.sizes.most,
             window: self.sizes.window,
@@ -337,7 +366,10 @@ impl Below for Verbs {
         self.part(Dest(offer));
     }
 
-    fn connect(&mut self, offer: u64, address: &[u8]) -> Result<Dest, String> {
+    fn connect(&mut self, offer: u64, address: &[u8], peer: (IpAddr, bool)) -> Result<Dest, String> {
+        if self.route.manager.is_some() {
+            return Managed(self).connect(offer as u32, address, peer).map(|()| Dest(offer));
+        }
         let far = self.far(address)?;
         self.join(offer as u32, &far).map_err(|e| e.to_string())?;
         Ok(Dest(offer))
@@ -365,7 +397,7 @@ impl Below for Verbs {
         let Some((pair, id)) =
             pairs.with_id(number).filter(|(pair, _)| matches!(pair.state, State::Connected))
         else {
-            return Err(self.unconnected(number));
+            return Err(self.begin(number));
         };
         if !pair.has_slot() || self.credits == 0 {
             return Err(NotSent::Busy);
@@ -431,7 +463,8 @@ impl Below for Verbs {
         let Objects { receives, pairs, .. } = &mut *self.objects;
         let owner = receives.owner(buffer.0);
         let pair = owner.and_then(|number| pairs.get_mut(number));
-        let pair = pair.filter(|pair| matches!(pair.state, State::Offered | State::Connected));
+        let pair =
+            pair.filter(|pair| matches!(pair.state, State::Offered | State::Joining | State::Connected));
         match pair {
             Some(pair) => pair.receives += u32::from(receives.give_back(buffer.0, Some(&pair.qp))),
             None => {
@@ -445,7 +478,9 @@ impl Below for Verbs {
     }
 
     fn waits(&self) -> Waits {
-        let own = || (self.objects.channel.fd().as_raw_fd(), self.objects.context.async_fd().as_raw_fd());
+        let completions = || self.objects.channel.fd().as_raw_fd();
+        let managed = self.objects.manager.as_ref().map(Manager::fd);
+        let own = || (managed.unwrap_or_else(completions), self.objects.context.async_fd().as_raw_fd());
         let (own, lender) = self.rails.waits().unwrap_or_else(own);
         let lends_unseen = self.objects.pairs.has_closing() || self.rails.has_closing();
         Waits { own: Some(own), lender: Some(lender), lends_unseen }
@@ -456,6 +491,7 @@ impl Drop for Verbs {
     fn drop(&mut self) {
         // What a forked child has is its parent's.
         if std::process::id() == self.pid {
+            Managed(self).leave();
             // SAFETY: once, here.
             unsafe { ManuallyDrop::drop(&mut self.objects) };
         }

@@ -19,6 +19,8 @@ const LAST: Duration = Duration::from_secs(2);
 pub(crate) enum State {
     /// Its address was announced.
     Offered,
+    /// A connection manager connects it.
+    Joining,
     /// Messages go both ways.
     Connected,
     /// It is in error, and why.
@@ -115,6 +117,8 @@ pub(crate) struct Pair {
     pub(crate) receives: u32,
     /// What the device had posted to it of a shared queue has completed.
     pub(crate) is_last: bool,
+    /// What is posted to it in error completes; else its receives do, behind all that was sent.
+    pub(crate) drains: bool,
 }
 
 impl Pair {
@@ -135,12 +139,13 @@ impl Pair {
             is_long_in_use: false,
             receives: 0,
             is_last: false,
+            drains: true,
         }
     }
 
     /// It is in error; whether that is new.
     pub(crate) fn fail(&mut self, why: &str) -> bool {
-        let is_new = matches!(self.state, State::Connected | State::Offered);
+        let is_new = matches!(self.state, State::Connected | State::Joining | State::Offered);
         if is_new {
             // As a rule it is so already.
             self.qp.breaker().fail();
@@ -341,13 +346,16 @@ impl Pair {
         self.state = State::Closing(Instant::now() + LAST);
         self.qp.breaker().fail();
         // SAFETY: no bytes.
-        unsafe { self.post(id, Verb::Send, ibv_sge::default(), (false, true), Posted::default()) }.is_ok()
+        self.drains
+            && unsafe { self.post(id, Verb::Send, ibv_sge::default(), (false, true), Posted::default()) }
+                .is_ok()
     }
 
     /// Whether a queue pair that is closed can be destroyed: all has completed, or has had its time.
     pub(crate) fn is_over(&self, shared: bool) -> bool {
         let State::Closing(until) = self.state else { return false };
-        let is_drained = self.in_use() == 0 && self.receives == 0 && (self.is_last || !shared);
+        let is_drained =
+            (self.in_use() == 0 || !self.drains) && self.receives == 0 && (self.is_last || !shared);
         is_drained || Instant::now() >= until
     }
 }

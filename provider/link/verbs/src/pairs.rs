@@ -136,9 +136,15 @@ impl Pairs {
         !self.closing.is_empty()
     }
 
-    /// Removes a pair that is over, if there is one: its number, and what it was.
-    pub(crate) fn take_over(&mut self, shared: bool) -> Option<(u32, Pair)> {
-        let at = self.closing.iter().position(|n| self.get(*n).is_none_or(|pair| pair.is_over(shared)))?;
+    /// Whether there is one among those that this names.
+    pub(crate) fn has_closing_of(&self, is_one: impl Fn(u32) -> bool) -> bool {
+        self.closing.iter().any(|number| is_one(*number))
+    }
+
+    /// Removes a pair that is over, if there is one among those that may go: its number, and what it was.
+    pub(crate) fn take_over(&mut self, shared: bool, may_go: impl Fn(u32) -> bool) -> Option<(u32, Pair)> {
+        let is_over = |n: u32| may_go(n) && self.get(n).is_none_or(|pair| pair.is_over(shared));
+        let at = self.closing.iter().position(|n| is_over(*n))?;
         let number = self.closing.swap_remove(at);
         self.remove(number).map(|pair| (number, pair))
     }

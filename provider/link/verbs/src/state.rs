@@ -10,6 +10,7 @@ use register::Registry;
 
 use crate::bounces::Bounces;
 use crate::choice::patience::Patience;
+use crate::joining::manager::{Manager, Place};
 use crate::pairs::Pairs;
 use crate::rails::Rails;
 use crate::receives::Receives;
@@ -22,6 +23,8 @@ use crate::windows::Windows;
 pub(crate) const MOST_INLINE: usize = 512;
 /// Events of the device are looked for once in so many polls that find nothing.
 pub(crate) const EVENTS: u32 = 1024;
+/// The same of events of connections, as long as one is made.
+pub(crate) const CALLS: u32 = 16;
 
 /// A port, and how packets leave it.
 #[derive(Debug)]
@@ -34,6 +37,15 @@ pub(crate) struct Route {
     pub(crate) global: bool,
     /// Why it comes before other ports that can be used, for people.
     pub(crate) reason: Option<String>,
+    /// Of an iWARP device: its address, and what connects its queue pairs.
+    pub(crate) manager: Option<Place>,
+}
+
+impl Route {
+    /// Which sort of addresses is announced.
+    pub(crate) fn sort(&self) -> u32 {
+        if self.manager.is_some() { 2 } else { self.port.is_ethernet().into() }
+    }
 }
 
 /// Sizes that fit the device.
@@ -84,10 +96,11 @@ impl Sizes {
     }
 }
 
-/// What of the network has a destructor, in order: windows, then the queue pairs that those are bound to,
-/// then what these are made of.
+/// What of the network has a destructor, in order: connections, windows, then the queue pairs that those are
+/// bound to, then what these are made of.
 #[derive(Debug)]
 pub(crate) struct Objects {
+    pub(crate) manager: Option<Manager>,
     pub(crate) windows: Windows,
     pub(crate) pairs: Pairs,
     pub(crate) seconds: Seconds,

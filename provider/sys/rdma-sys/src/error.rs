@@ -8,6 +8,8 @@ use std::fmt;
 pub enum Error {
     /// The library cannot be loaded: dlerror(3)'s words.
     NoLibrary(String),
+    /// So is librdmacm.
+    NoManager(String),
     /// The library, or the driver of the device, lacks this function.
     Missing(&'static str),
     /// The call refused, with this errno.
@@ -36,7 +38,7 @@ impl Error {
     /// and EINVAL for arguments.
     pub fn errno(&self) -> c_int {
         match self {
-            Error::NoLibrary(_) | Error::Missing(_) => libc::ENOSYS,
+            Error::NoLibrary(_) | Error::NoManager(_) | Error::Missing(_) => libc::ENOSYS,
             Error::Refused { errno, .. } => *errno,
             Error::Invalid { .. } => libc::EINVAL,
         }
@@ -45,7 +47,7 @@ impl Error {
     /// The function that failed; none if there is no library.
     pub fn call(&self) -> Option<&'static str> {
         match self {
-            Error::NoLibrary(_) => None,
+            Error::NoLibrary(_) | Error::NoManager(_) => None,
             Error::Missing(call) | Error::Refused { call, .. } | Error::Invalid { call, .. } => Some(call),
         }
     }
@@ -61,6 +63,12 @@ impl fmt::Display for Error {
         match self {
             Error::NoLibrary(why) => {
                 write!(f, "libibverbs cannot be loaded ({why}): install rdma-core's libibverbs1")
+            }
+            Error::NoManager(why) => {
+                write!(f, "librdmacm.so.1 is not here ({why}): install rdma-core's librdmacm1")
+            }
+            Error::Missing(call) if call.starts_with("rdma_") => {
+                write!(f, "librdmacm.so.1 lacks {call}: use a newer rdma-core")
             }
             Error::Missing(call) => {
                 write!(
@@ -111,6 +119,8 @@ mod tests {
         let text = refused(libc::EINVAL).to_string();
         assert!(text.starts_with("ibv_modify_qp: Invalid argument"), "{text}");
         assert!(Error::Missing("ibv_reg_dmabuf_mr").is_unsupported());
+        let missing = Error::Missing("rdma_connect").to_string();
+        assert!(missing.starts_with("librdmacm.so.1 lacks rdma_connect"), "{missing}");
         assert!(!refused(libc::EINVAL).is_unsupported());
         let locked = Error::Refused { call: "ibv_reg_mr", errno: libc::ENOMEM }.to_string();
         assert!(locked.contains("ulimit -l"), "{locked}");

@@ -11,6 +11,8 @@
 //! * Owners: [`Device`], [`Context`], [`Pd`], [`Mr`], [`Channel`], [`Cq`], [`Srq`], [`Qp`]. Each keeps what
 //!   it was made of, so the order of drops does not matter. An object that the library refuses to destroy
 //!   is leaked, with what it was made of.
+//! * librdmacm the same way, of which iWARP devices have their connections: [`CmLibrary`], [`CmChannel`],
+//!   [`CmId`], and what is used of its header in [`cm_bindings`].
 //!
 //! Functions that the header defines inline (ibv_post_send(3), ibv_poll_cq(3) and others) go through
 //! `ibv_context.ops` and `verbs_context`, whose layouts are the header's: the first is fixed, the second
@@ -31,6 +33,8 @@
 )]
 #[rustfmt::skip]
 mod bindings;
+mod cm;
+pub mod cm_bindings;
 mod context;
 mod cq;
 mod device;
@@ -44,6 +48,7 @@ mod qp;
 mod srq;
 
 pub use bindings::*;
+pub use cm::{CmChannel, CmEvent, CmId, CmLibrary, CmSaid};
 pub use context::{Context, Event};
 pub use cq::{Channel, Cq};
 pub use device::Device;

@@ -2,7 +2,6 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::CString;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,43 +19,53 @@ pub const SONAME: &CStr = c"libibverbs.so.1";
 
 macro_rules! functions {
     (
+        $(#[$about:meta])*
+        $table:ident
         required { $($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)* }
         optional { $($(#[$doc:meta])* $opt:ident = $symbol:literal: fn($($oarg:ty),*) $(-> $oret:ty)?;)* }
     ) => {
-        /// The functions of one library, by their names. Those that some release since rdma-core 44 lacks,
-        /// and those that a build may leave out, are optional.
+        $(#[$about])*
         #[repr(C)]
         #[derive(Clone, Copy)]
-        pub struct Functions {
+        pub struct $table {
             $(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
             $($(#[$doc])* pub $opt: Option<unsafe extern "C" fn($($oarg),*) $(-> $oret)?>,)*
         }
 
-        impl Functions {
-            fn of(object: &Object) -> Result<Functions, Error> {
+        impl $table {
+            pub(crate) fn of(object: &Object) -> Result<$table, Error> {
                 // SAFETY: the types are those that the library's header declares.
                 unsafe {
-                    Ok(Functions {
+                    Ok($table {
                         $($name: {
                             const NAME: &str = stringify!($name);
-                            named(object, NAME).ok_or(Error::Missing(NAME))?
+                            $crate::library::named(object, NAME).ok_or(Error::Missing(NAME))?
                         },)*
-                        $($opt: named(object, $symbol),)*
+                        $($opt: $crate::library::named(object, $symbol),)*
                     })
                 }
             }
 
             /// The names of optional functions that this library lacks.
             pub fn missing(&self) -> Vec<&'static str> {
-                let mut missing = Vec::new();
-                $(if self.$opt.is_none() { missing.push($symbol); })*
-                missing
+                let all: &[(bool, &'static str)] = &[$((self.$opt.is_none(), $symbol)),*];
+                all.iter().filter(|(is_missing, _)| *is_missing).map(|(_, name)| *name).collect()
+            }
+        }
+
+        impl ::std::fmt::Debug for $table {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.debug_struct(stringify!($table)).field("missing", &self.missing()).finish_non_exhaustive()
             }
         }
     };
 }
+pub(crate) use functions;
 
 functions! {
+    /// The functions of one library, by their names. Those that some release since rdma-core 44 lacks,
+    /// and those that a build may leave out, are optional.
+    Functions
     required {
         ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
         ibv_free_device_list: fn(*mut *mut ibv_device);
@@ -100,16 +109,10 @@ functions! {
     }
 }
 
-impl fmt::Debug for Functions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Functions").field("missing", &self.missing()).finish_non_exhaustive()
-    }
-}
-
 /// # Safety
 ///
 /// `F` is the type of that function's pointer.
-unsafe fn named<F: Copy>(object: &Object, name: &str) -> Option<F> {
+pub(crate) unsafe fn named<F: Copy>(object: &Object, name: &str) -> Option<F> {
     let name = CString::new(name).ok()?;
     // SAFETY: the caller's promise.
     unsafe { object.symbol(&name) }

@@ -232,6 +232,13 @@ impl Qp {
         self.modify(&mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
     }
 
+    /// The same of an iWARP device, whose connections have their port by their address.
+    pub fn init_for_manager(&self, access: Access) -> Result<(), Error> {
+        let (qp_state, qp_access_flags) = (IBV_QPS_INIT, access.bits());
+        let mut attr = ibv_qp_attr { qp_state, qp_access_flags, ..Default::default() };
+        self.modify(&mut attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS)
+    }
+
     /// From INIT to RTR.
     pub fn ready_to_receive(&self, to: &Ready) -> Result<(), Error> {
         let route = |(own, gid): (Gid, [u8; 16])| ibv_global_route {

@@ -39,26 +39,65 @@ fn offsets_are_those_of_the_installed_header() {
         ibv_context: ops, async_fd, num_comp_vectors, abi_compat;
         ibv_context_ops: poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv;
     };
-    let mut program = String::from("#include <stddef.h>\n#include <infiniband/verbs.h>\n");
-    for (of, field, at) in fields {
-        program += &format!("_Static_assert(offsetof(struct {of}, {field}) == {at}, \"{of}.{field}\");\n");
-    }
+    let mut lines: Vec<String> =
+        fields.into_iter().map(|(of, field, at)| format!("offsetof(struct {of}, {field}) == {at}")).collect();
     let end = size_of::<verbs_context>();
     for (of, field, at) in offsets! { verbs_context: query_port, query_device_ex, sz, context; } {
         let left = end - at;
-        program += &format!(
-            "_Static_assert(sizeof(struct {of}) - offsetof(struct {of}, {field}) == {left}, \"{field}\");\n"
-        );
+        lines.push(format!("sizeof(struct {of}) - offsetof(struct {of}, {field}) == {left}"));
     }
-    let file = std::env::temp_dir().join(format!("rdma-sys-layout-{}.c", std::process::id()));
-    std::fs::write(&file, "#include <infiniband/verbs.h>\n").unwrap();
-    let compile = || Command::new("cc").args(["-w", "-fsyntax-only"]).arg(&file).output();
+    compare("infiniband/verbs.h", "verbs", &lines);
+}
+
+/// Has the C compiler say whether each of these is so, where it is there and has the header, in its own
+/// directories or in that of `STRAIT_TEST_RDMA_HEADERS`: a directory with `infiniband` and `rdma` in it.
+fn compare(header: &str, name: &str, lines: &[String]) {
+    let file = std::env::temp_dir().join(format!("rdma-sys-layout-{name}-{}.c", std::process::id()));
+    let include = format!("#include <{header}>\n");
+    std::fs::write(&file, &include).unwrap();
+    let directory = std::env::var("STRAIT_TEST_RDMA_HEADERS").unwrap_or_else(|_| "/usr/include".into());
+    let compile =
+        || Command::new("cc").args(["-w", "-fsyntax-only", "-idirafter", &directory]).arg(&file).output();
     if !compile().is_ok_and(|out| out.status.success()) {
-        eprintln!("skipped: no C compiler, or no infiniband/verbs.h");
+        eprintln!("skipped: no C compiler, or no {header}");
     } else {
-        std::fs::write(&file, program).unwrap();
+        let asserts: String =
+            lines.iter().map(|line| format!("_Static_assert({line}, \"it is\");\n")).collect();
+        std::fs::write(&file, format!("#include <stddef.h>\n{include}{asserts}")).unwrap();
         let out = compile().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     }
     std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn offsets_of_connections_are_those_of_the_installed_header() {
+    use rdma_sys::cm_bindings::*;
+    let fields = offsets! {
+        rdma_event_channel: fd;
+        rdma_cm_id: verbs, channel, context;
+        rdma_conn_param: private_data, private_data_len, responder_resources, initiator_depth, flow_control,
+            retry_count, rnr_retry_count, srq, qp_num;
+        rdma_cm_event: id, listen_id, event, status;
+    };
+    let mut lines: Vec<String> =
+        fields.into_iter().map(|(of, field, at)| format!("offsetof(struct {of}, {field}) == {at}")).collect();
+    lines.push(format!("offsetof(struct rdma_cm_event, param) == {}", offset_of!(rdma_cm_event, conn)));
+    lines.push(format!("sizeof(struct rdma_conn_param) == {}", size_of::<rdma_conn_param>()));
+    let constants = [
+        ("RDMA_CM_EVENT_ADDR_RESOLVED", RDMA_CM_EVENT_ADDR_RESOLVED),
+        ("RDMA_CM_EVENT_ADDR_ERROR", RDMA_CM_EVENT_ADDR_ERROR),
+        ("RDMA_CM_EVENT_ROUTE_RESOLVED", RDMA_CM_EVENT_ROUTE_RESOLVED),
+        ("RDMA_CM_EVENT_ROUTE_ERROR", RDMA_CM_EVENT_ROUTE_ERROR),
+        ("RDMA_CM_EVENT_CONNECT_REQUEST", RDMA_CM_EVENT_CONNECT_REQUEST),
+        ("RDMA_CM_EVENT_CONNECT_ERROR", RDMA_CM_EVENT_CONNECT_ERROR),
+        ("RDMA_CM_EVENT_UNREACHABLE", RDMA_CM_EVENT_UNREACHABLE),
+        ("RDMA_CM_EVENT_REJECTED", RDMA_CM_EVENT_REJECTED),
+        ("RDMA_CM_EVENT_ESTABLISHED", RDMA_CM_EVENT_ESTABLISHED),
+        ("RDMA_CM_EVENT_DISCONNECTED", RDMA_CM_EVENT_DISCONNECTED),
+        ("RDMA_CM_EVENT_DEVICE_REMOVAL", RDMA_CM_EVENT_DEVICE_REMOVAL),
+        ("RDMA_PS_TCP", RDMA_PS_TCP),
+    ];
+    lines.extend(constants.map(|(name, value)| format!("{name} == {value}")));
+    compare("rdma/rdma_cma.h", "cm", &lines);
 }

@@ -1,5 +1,6 @@
 //! A fabric of which is counted what is asked of it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -58,8 +59,8 @@ impl<F: Below> Below for Counted<F> {
         self.0.withdraw(offer);
     }
 
-    fn connect(&mut self, offer: u64, address: &[u8]) -> Result<Dest, String> {
-        self.0.connect(offer, address)
+    fn connect(&mut self, offer: u64, address: &[u8], peer: (IpAddr, bool)) -> Result<Dest, String> {
+        self.0.connect(offer, address, peer)
     }
 
     fn about(&self) -> About<'_> {

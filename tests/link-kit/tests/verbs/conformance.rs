@@ -95,7 +95,38 @@ mod rails_late {
 /// Accesses are not to be had where the device serves no reads.
 mod without_reads {
     use crate::device::harness_without_accesses;
-    link_kit::conform! { harness_without_accesses("sv0:reads=0"); frames peers frames_only }
+    link_kit::conform! { harness_without_accesses("sv0:reads=0", &[]); frames peers frames_only }
+}
+
+/// Queue pairs are connected by librdmacm, and a message without a receive ends one.
+mod iwarp {
+    use crate::device::harness_without_accesses;
+    link_kit::conform! {
+        harness_without_accesses("sv0:iwarp", &[]);
+        frames polls peers ends returns host hostile sleep threads frames_only
+    }
+}
+
+/// The same where all is late, and queues are short.
+mod iwarp_late {
+    use crate::device::harness_without_accesses;
+    link_kit::conform! {
+        harness_without_accesses("sv0:iwarp,cqe=512,wr=16,inline=16,sge=1", &[("DELAY_US", "200"), ("REORDER", "7")]);
+        frames polls peers ends returns sleep threads frames_only
+    }
+}
+
+/// The same whose connections are closed as soon as nothing goes by them.
+mod iwarp_closing {
+    use crate::device::harness_that_closes;
+    link_kit::conform! {
+        {
+            let mut harness = harness_that_closes("sv0:iwarp", &[]);
+            harness.caps = link_api::RmaCaps::empty();
+            harness
+        };
+        frames polls peers ends returns sleep threads frames_only
+    }
 }
 
 /// The checks notice what they are for.

@@ -26,7 +26,9 @@ pub fn set(devices: &str, others: &[(&str, &str)]) {
 
 /// How the stand-in is found.
 pub fn options() -> Options {
-    Options { library: Some(program::path("verbs_stand_in")), ..Options::default() }
+    let path = program::path("verbs_stand_in");
+    // It is librdmacm, too.
+    Options { library: Some(path.clone()), manager: Some(path), ..Options::default() }
 }
 
 pub fn stand_in() -> Program {
@@ -57,6 +59,14 @@ pub fn moved(device: usize, port: u8) -> u64 {
     // SAFETY: that function's type.
     let moved: extern "C" fn(usize, u8) -> u64 = unsafe { std::mem::transmute(symbol) };
     moved(device, port)
+}
+
+/// Calls of rdma_connect do not return.
+pub fn hold_connects(are_held: bool) {
+    let symbol = stand_in().symbol("stand_in_verbs_hold_connects");
+    // SAFETY: that function's type.
+    let set: extern "C" fn(bool) = unsafe { std::mem::transmute(symbol) };
+    set(are_held);
 }
 
 pub fn open() -> Verbs {
@@ -108,8 +118,8 @@ pub fn harness_that_closes(devices: &str, others: &[(&str, &str)]) -> OfiHarness
 }
 
 /// The same of devices by which no memory is accessed.
-pub fn harness_without_accesses(devices: &str) -> OfiHarness<Verbs> {
-    let mut harness = harness(devices, &[]);
+pub fn harness_without_accesses(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
+    let mut harness = harness(devices, others);
     harness.caps = RmaCaps::empty();
     harness
 }

@@ -43,10 +43,11 @@ fn a_device_that_is_not_there_is_refused_with_those_that_are() {
 
 #[test]
 fn devices_that_cannot_serve_are_each_refused_with_a_reason() {
-    let why = refusal("sv0:down;sv1:iwarp;sv2:cqe=32;sv3:msg=4096", &options());
+    let no_manager = Options { manager: Some("/nowhere/librdmacm.so.1".into()), ..options() };
+    let why = refusal("sv0:down;sv1:iwarp;sv2:cqe=32;sv3:msg=4096", &no_manager);
     for part in [
         "sv0: port 1: it is not active",
-        "sv1: its connections are iWARP's",
+        "sv1: its connections are iWARP's: librdmacm.so.1 is not here",
         "sv2 port 1: ",
         "sv3: port 1: its messages",
     ] {

@@ -1,5 +1,6 @@
 //! Networks without links over them: two that are connected, messages and accesses to memory.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use below::{Below, Dest, Did, Message, NotSent, Piece, Poll, Remote};
@@ -8,13 +9,15 @@ use link_api::Way;
 use link_kit::text;
 use verbs::Verbs;
 
+/// Whose endpoints all are.
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Connects two, and says how each knows the other.
 pub fn join(one: &mut Verbs, other: &mut Verbs) -> (Dest, Dest) {
     let (a, b) = (one.offer().expect("a queue pair"), other.offer().expect("a queue pair"));
-    let to_other = one.connect(a.number, &b.address).expect("a connection");
-    (to_other, other.connect(b.number, &a.address).expect("a connection"))
+    let to_other = one.connect(a.number, &b.address, (HOST, true)).expect("a connection");
+    (to_other, other.connect(b.number, &a.address, (HOST, false)).expect("a connection"))
 }
 
 /// What happens next.

@@ -22,6 +22,7 @@ mod data;
 mod device;
 mod faults;
 mod idle;
+mod iwarp;
 #[allow(dead_code, reason = "a check of memory of devices")]
 mod lone;
 mod on_demand;

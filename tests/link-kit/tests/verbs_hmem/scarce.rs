@@ -1,5 +1,6 @@
 //! Second queue pairs where something is scarce or fails: what goes by the first ones is not touched by that.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,9 @@ fn second_queue_pairs_leave_room_in_the_completion_queue() {
     while let Ok(offer) = owner.offer() {
         let mut other = open();
         let far = other.offer().expect("a queue pair");
-        let to_other = owner.connect(offer.number, &far.address).expect("a connection");
-        let at = other.connect(far.number, &offer.address).expect("a connection");
+        let ip = Ipv4Addr::LOCALHOST.into();
+        let to_other = owner.connect(offer.number, &far.address, (ip, true)).expect("a connection");
+        let at = other.connect(far.number, &offer.address, (ip, false)).expect("a connection");
         assert!(owner.lend(to_other, src, Way::Get).is_none(), "a key for all peers");
         seconds += u32::from(join_second((&mut owner, to_other), (&mut other, at)));
         let lease = other.lend(at, host(LEN, 4), Way::Get).expect("a key");

@@ -143,6 +143,7 @@ mod tests {
             ("verbs_mtu", "2048"),
             ("verbs_on_demand", "yes"),
             ("verbs_rails", "2"),
+            ("ports", "40000-40999"),
         ]);
         assert_eq!(complaints, Vec::<String>::new());
         let options = verbs::Options {
@@ -152,6 +153,7 @@ mod tests {
             mtu: Some(2048),
             on_demand: true,
             rails: 2,
+            ports: Some((40_000, 40_999)),
             ..verbs::Options::default()
         };
         assert_eq!(p.links.verbs, Some(options));

@@ -69,7 +69,7 @@ fn ask_device(
     let domain = || Pd::new(context).map_err(|e| (e.to_string(), e.errno()));
     let shared = domain()?;
     let kind = span.kind();
-    if let Some(why) = lacks(context, &shared) {
+    if let Some(why) = lacks(context, &shared, route) {
         return Ok(Asked::refused(format!("{kind:?} in frames: {why}"), libc::EOPNOTSUPP));
     }
     let adapter = Adapter::new(&shared, options.clients.as_deref(), own(route));

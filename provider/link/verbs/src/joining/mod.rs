@@ -1,8 +1,15 @@
-//! How second queue pairs are made, connected and closed.
+//! How second queue pairs are made, connected and closed; `manager`: how those of iWARP are connected;
+//! `connecting`: the call that does it.
+
+mod connecting;
+pub(crate) mod manager;
+
+use std::net::IpAddr;
 
 use rdma_sys::{Access, Error, Pd, Qp, QpInit};
 
 use crate::address::Address;
+use crate::joining::manager::News;
 use crate::pair::{Pair, State};
 use crate::registered::NO_DOMAIN;
 use crate::seconds::{Heard, Refusal};
@@ -83,6 +90,9 @@ impl Joining<'_> {
     /// A peer has announced its own, or, by no bytes, that it has none: what is announced to it.
     pub(crate) fn join(&mut self, first: u32, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let none = Ok(Some(Vec::new()));
+        if self.0.objects.manager.is_some() {
+            return Err("it announces a second queue pair, which iWARP has not".into());
+        }
         match self.0.objects.seconds.hear(first, address.is_empty()) {
             Heard::Make => {
                 let far = self.0.far(address)?;
@@ -134,5 +144,90 @@ impl Joining<'_> {
         let Objects { seconds, pairs, .. } = &*self.0.objects;
         let pair = seconds.connected(first).and_then(|(second, _)| pairs.get(second));
         pair.is_some_and(|pair| pair.state == State::Connected)
+    }
+}
+
+/// The queue pairs of a port that a connection manager connects, if one does.
+pub(crate) struct Managed<'a>(pub(crate) &'a mut Verbs);
+
+/// Most events that are taken by one look: a stranger may bring as many as it likes.
+const MOST: usize = 64;
+
+impl Managed<'_> {
+    /// What is announced of a queue pair that was made, with a nonce that was drawn for it.
+    pub(crate) fn announce(&mut self, number: u32, nonce: [u8; 16]) -> Result<Vec<u8>, String> {
+        let Objects { manager, pairs, .. } = &mut *self.0.objects;
+        let (Some(manager), Some(pair)) = (manager, pairs.get(number)) else {
+            return Err("no queue pair".into());
+        };
+        Ok(manager.announce(number, pair.qp.number(), nonce))
+    }
+
+    /// Has a queue pair that was announced connected, to what the peer has announced, whose endpoint has this
+    /// address. One of the two `begins`.
+    pub(crate) fn connect(
+        &mut self,
+        number: u32,
+        address: &[u8],
+        peer: (IpAddr, bool),
+    ) -> Result<(), String> {
+        let Objects { manager, pairs, .. } = &mut *self.0.objects;
+        let pair = pairs.get_mut(number).filter(|pair| pair.state == State::Offered);
+        let (Some(manager), Some(pair)) = (manager, pair) else { return Err("no queue pair".into()) };
+        manager.agree(number, address, peer)?;
+        pair.state = State::Joining;
+        Ok(())
+    }
+
+    /// Something is to be sent by a queue pair that is not connected yet.
+    pub(crate) fn begin(&mut self, number: u32) -> Result<(), String> {
+        self.0.objects.manager.as_mut().map_or(Ok(()), |manager| manager.begin(number))
+    }
+
+    /// A queue pair is not to be connected, or not any more.
+    pub(crate) fn end(&mut self, number: u32) {
+        if let Some(manager) = &mut self.0.objects.manager {
+            manager.end(number);
+        }
+    }
+
+    /// A queue pair is destroyed: at once, or when what connects it has returned.
+    pub(crate) fn destroy(&mut self, number: u32, qp: Qp) {
+        if let Some(manager) = &mut self.0.objects.manager {
+            manager.destroy(number, qp);
+        }
+    }
+
+    /// The same of all that are being connected: the port is closed.
+    pub(crate) fn leave(&mut self) {
+        let Objects { manager: Some(manager), pairs, .. } = &mut *self.0.objects else { return };
+        for number in manager.calling() {
+            if let Some(pair) = pairs.remove(number) {
+                manager.destroy(number, pair.qp);
+            }
+        }
+    }
+
+    /// Takes what has become of them; whether something has.
+    pub(crate) fn read(&mut self) -> bool {
+        for nth in 0..MOST {
+            let Some(manager) = &mut self.0.objects.manager else { return false };
+            match manager.next() {
+                Ok(None) => return nth > 0,
+                Ok(Some(None)) => {}
+                Ok(Some(Some(News::Connected(number)))) => {
+                    let pair = self.0.objects.pairs.get_mut(number);
+                    if let Some(pair) = pair.filter(|pair| pair.state == State::Joining) {
+                        pair.state = State::Connected;
+                    }
+                }
+                Ok(Some(Some(News::Lost(number, why)))) => self.0.fail(number, None, why),
+                Err(why) => {
+                    self.0.dead = Some(why);
+                    return true;
+                }
+            }
+        }
+        true
     }
 }

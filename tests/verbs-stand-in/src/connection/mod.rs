@@ -1,5 +1,8 @@
 //! Sockets between processes: each sends by those that it has opened, and receives by those that it has accepted.
 
+pub mod calls;
+mod manager;
+
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -11,7 +14,11 @@ const TYPE: i32 = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXE
 /// The abstract name of a device of a process.
 fn name(at: Address) -> (libc::sockaddr_un, libc::socklen_t) {
     let Address { host, device, instance } = at;
-    let text = format!("\0verbs-stand-in/{}/{host}/{device}/{instance}", settings().fabric);
+    abstract_name(&format!("{host}/{device}/{instance}"))
+}
+
+fn abstract_name(of: &str) -> (libc::sockaddr_un, libc::socklen_t) {
+    let text = format!("\0verbs-stand-in/{}/{of}", settings().fabric);
     let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     name.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let len = text.len().min(name.sun_path.len());

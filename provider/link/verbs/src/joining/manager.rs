@@ -1,0 +1,508 @@
+//! What connects queue pairs of an iWARP device: librdmacm, at an address of the device.
+//!
+//! A queue pair is announced by that address, by the port that the endpoint listens at there, and by a nonce.
+//! The address has to be that of the peer's endpoint: this end connects nowhere else. The end that begins
+//! connects when it has something to send, which is after the other one has agreed, and sends the nonce of
+//! that, which is a proof that the two have met. The other one accepts a request that has a nonce of its own,
+//! of a peer that it has agreed with, and answers with the nonce of the first. A request with another nonce
+//! is rejected, and an answer with another one ends the connection: neither moves a queue pair on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use below::Fd;
+use ipc::{Bell, Poller};
+use rdma_sys::{Channel, CmChannel, CmEvent, CmId, CmLibrary, Device, Error, Qp, cm_bindings as cm};
+
+use super::connecting::{Connecting, Nonce, Said, SharedBell, lock};
+
+/// How long the device and the way to an address may take to be found.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What an end announces of its queue pair.
+///
+/// | bytes | what |
+/// |---|---|
+/// | 0..16 | IPv6 address, or an IPv4 address that is mapped to one |
+/// | 16..18 | port (u16, little endian) |
+/// | 18 | how many reads of the peer's the device serves at once |
+/// | 19 | 0 |
+/// | 20..36 | nonce |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Address {
+    at: SocketAddr,
+    reads: u8,
+    nonce: Nonce,
+}
+
+impl Address {
+    const LEN: usize = 36;
+
+    fn encode(&self) -> Vec<u8> {
+        let ip = match self.at.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let mut out = ip.octets().to_vec();
+        out.extend(self.at.port().to_le_bytes());
+        out.extend([self.reads, 0]);
+        out.extend(self.nonce);
+        out
+    }
+
+    /// Of what a peer has announced; `None` if it is no address.
+    fn decode(bytes: &[u8]) -> Option<Address> {
+        let bytes: &[u8; Address::LEN] = bytes.try_into().ok()?;
+        let ip: [u8; 16] = std::array::from_fn(|i| bytes[i]);
+        let (ip, port) = (Ipv6Addr::from(ip).to_canonical(), u16::from_le_bytes([bytes[16], bytes[17]]));
+        let is_one = port != 0 && bytes[19] == 0 && !ip.is_unspecified() && !ip.is_multicast();
+        let nonce = std::array::from_fn(|i| bytes[20 + i]);
+        is_one.then_some(Address { at: (ip, port).into(), reads: bytes[18], nonce })
+    }
+}
+
+/// How far a queue pair is.
+#[derive(Debug)]
+enum Stage {
+    /// It was announced.
+    Announced,
+    /// The peer's is known. This end is to begin; or it awaits the peer's request.
+    ToBegin(Address),
+    Awaits(Address),
+    /// This end finds the device and the way to the peer's.
+    Finds(CmId, Address),
+    /// It connects.
+    Connects(Connecting),
+    /// It has connected, and awaits the answer, or has it.
+    Called(CmId),
+    /// It has accepted.
+    Accepted(CmId),
+}
+
+/// A queue pair that is connected, or is to be.
+#[derive(Debug)]
+struct Call {
+    qpn: u32,
+    own: Nonce,
+    stage: Stage,
+    /// Messages go both ways.
+    is_up: bool,
+    /// It is not to be connected any more, and is here until rdma_connect has returned.
+    is_left: bool,
+}
+
+/// What connections are made with.
+#[derive(Debug)]
+struct Means {
+    device: Device,
+    /// How many reads of a peer's the device serves at once, and how many it starts.
+    reads: (u8, u8),
+    bell: SharedBell,
+}
+
+fn text(e: Error) -> String {
+    e.to_string()
+}
+
+/// An event by which a connection is not made, or ends.
+fn event_text(kind: u32, status: i32) -> String {
+    let name = match kind {
+        cm::RDMA_CM_EVENT_REJECTED => return "the peer has rejected the connection".into(),
+        cm::RDMA_CM_EVENT_ADDR_ERROR => "RDMA_CM_EVENT_ADDR_ERROR",
+        cm::RDMA_CM_EVENT_ROUTE_ERROR => "RDMA_CM_EVENT_ROUTE_ERROR",
+        cm::RDMA_CM_EVENT_CONNECT_ERROR => "RDMA_CM_EVENT_CONNECT_ERROR",
+        cm::RDMA_CM_EVENT_UNREACHABLE => "RDMA_CM_EVENT_UNREACHABLE",
+        cm::RDMA_CM_EVENT_DEVICE_REMOVAL => "RDMA_CM_EVENT_DEVICE_REMOVAL",
+        kind => return format!("librdmacm reports event {kind} of its connection, status {status}"),
+    };
+    let why = std::io::Error::from_raw_os_error(status.saturating_abs());
+    format!("librdmacm reports {name} of its connection ({why})")
+}
+
+impl Call {
+    /// The key of the connection that events name.
+    fn key(&self) -> Option<usize> {
+        match &self.stage {
+            Stage::Announced | Stage::ToBegin(_) | Stage::Awaits(_) => None,
+            Stage::Finds(id, _) | Stage::Called(id) | Stage::Accepted(id) => Some(id.key()),
+            Stage::Connects(connecting) => Some(connecting.key()),
+        }
+    }
+
+    fn is_calling(&self) -> bool {
+        matches!(self.stage, Stage::Connects(_))
+    }
+
+    /// Whether events of it are awaited.
+    fn is_pending(&self) -> bool {
+        let is_agreed = !matches!(self.stage, Stage::Announced);
+        self.is_calling() || !self.is_up && is_agreed
+    }
+
+    fn said(&self, far: &Address, (serves, starts): (u8, u8)) -> Said {
+        Said { qpn: self.qpn, nonce: far.nonce, serves, starts: starts.min(far.reads) }
+    }
+
+    /// Answers a request with the peer's nonce.
+    fn accept(&mut self, id: CmId, far: &Address, means: &Means) -> Result<(), String> {
+        id.accept(&self.said(far, means.reads).as_cm()).map_err(text)?;
+        self.stage = Stage::Accepted(id);
+        Ok(())
+    }
+
+    fn connect(&mut self, means: &Means) -> Result<(), String> {
+        if let Stage::Finds(id, far) = std::mem::replace(&mut self.stage, Stage::Announced) {
+            let said = self.said(&far, means.reads);
+            self.stage = Stage::Connects(Connecting::begin(id, said, &means.bell)?);
+        }
+        Ok(())
+    }
+
+    /// Goes on with what this end has begun, of which this has happened.
+    fn go_on(&mut self, event: CmEvent, means: &Means) -> Result<(), String> {
+        match (event, &self.stage) {
+            // The queue pair's number is one of its own device's.
+            (CmEvent::Resolved(_), Stage::Finds(id, _)) if !id.is_of(&means.device) => {
+                let found = id.device_name().unwrap_or_else(|| "no device".into());
+                Err(format!(
+                    "librdmacm finds {found} by the endpoint's address, which is not that endpoint's"
+                ))
+            }
+            (CmEvent::Resolved(_), Stage::Finds(id, _)) => id.resolve_route(PATIENCE).map_err(text),
+            (CmEvent::Routed(_), Stage::Finds(..)) => self.connect(means),
+            // Who answers with anything else is not the peer that was met.
+            (CmEvent::Established(_, bytes), Stage::Connects(_) | Stage::Called(_))
+                if !bytes.starts_with(&self.own) =>
+            {
+                Err("what has accepted its connection is not the peer".into())
+            }
+            (CmEvent::Established(..), Stage::Connects(_) | Stage::Called(_) | Stage::Accepted(_)) => {
+                self.is_up = true;
+                Ok(())
+            }
+            (CmEvent::Disconnected(_), _) => Err("its connection has ended".into()),
+            (CmEvent::Failed(_, kind, status), _) => Err(event_text(kind, status)),
+            (event, stage) => Err(format!("librdmacm reports {event:?} where the connection is {stage:?}")),
+        }
+    }
+}
+
+/// What has become of a queue pair, by its number.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Messages go both ways.
+    Connected(u32),
+    /// It is not connected, or not any more, and why.
+    Lost(u32, String),
+}
+
+/// The address of a device that its connections have, what makes them, and the ports that are listened at.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    library: CmLibrary,
+    address: IpAddr,
+    ports: Option<(u16, u16)>,
+}
+
+impl Place {
+    /// The endpoint's address, if it is this device's. `ports`: the first and the last one that may be
+    /// listened at, if not any.
+    pub(crate) fn find(
+        path: Option<&Path>,
+        device: &Device,
+        address: IpAddr,
+        ports: Option<(u16, u16)>,
+    ) -> Result<Place, String> {
+        let library = CmLibrary::open(path).map_err(|e| format!("its connections are iWARP's: {e}"))?;
+        let place = Place { library, address, ports };
+        place.bind(device, 0).map(|_| place).map_err(|(why, _)| why)
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// An id of the device's, by its address; an error also as errno.
+    fn bind(&self, device: &Device, port: u16) -> Result<(CmChannel, CmId), (String, i32)> {
+        let Place { library, address, .. } = self;
+        let refused = |e: Error| (e.to_string(), e.errno());
+        let channel = CmChannel::new(library).map_err(refused)?;
+        let id = CmId::new(&channel).map_err(refused)?;
+        let needs = "iWARP's connections need one of its own";
+        id.bind((*address, port).into()).map_err(|e| {
+            (format!("it has not the endpoint's address {address} ({e}): {needs}"), e.errno())
+        })?;
+        if id.is_of(device) {
+            return Ok((channel, id));
+        }
+        let found = id.device_name().unwrap_or_else(|| "no device".into());
+        let why =
+            format!("it has not the endpoint's address {address}, by which librdmacm finds {found}: {needs}");
+        Err((why, libc::ENODEV))
+    }
+
+    fn listen_at(&self, device: &Device, port: u16) -> Result<(CmChannel, CmId, u16), (String, i32)> {
+        let (channel, id) = self.bind(device, port)?;
+        let port = id.listen().map_err(|e| (e.to_string(), e.errno()))?;
+        Ok((channel, id, port))
+    }
+
+    /// Listens at a port that is free. Processes that start at once begin at different places of a range.
+    fn listen(&self, device: &Device) -> Result<(CmChannel, CmId, u16), String> {
+        let Some((first, last)) = self.ports else {
+            return self.listen_at(device, 0).map_err(|(why, _)| why);
+        };
+        let begin = u32::from_le_bytes(ipc::random().map_err(|e| format!("getrandom: {e}"))?);
+        let count = u32::from(last.saturating_sub(first)) + 1;
+        for nth in 0..count {
+            let port = u32::from(first) + (begin % count + nth) % count;
+            match self.listen_at(device, port as u16) {
+                Err((_, libc::EADDRINUSE)) => {}
+                outcome => return outcome.map_err(|(why, _)| why),
+            }
+        }
+        Err(format!("no port from {first} to {last} is free (FI_STRAIT_PORTS): give a longer range"))
+    }
+}
+
+/// All connections by librdmacm.
+#[derive(Debug)]
+pub(crate) struct Manager {
+    // Connections go before what they are made of.
+    calls: BTreeMap<u32, Call>,
+    by_nonce: HashMap<Nonce, u32>,
+    /// Of how many events are awaited, and how many connect.
+    pending: usize,
+    calling: usize,
+    /// There was news since that was asked last.
+    has_news: bool,
+    _listener: CmId,
+    at: SocketAddr,
+    means: Means,
+    poller: Poller,
+    channel: CmChannel,
+}
+
+impl Manager {
+    /// Listens at a port of that address. The device serves so many reads of a queue pair's at once, and
+    /// starts so many; its completions come by `completions`.
+    pub(crate) fn open(
+        place: &Place,
+        device: &Device,
+        reads: (u8, u8),
+        completions: &Channel,
+    ) -> Result<Manager, String> {
+        let (channel, listener, port) = place.listen(device)?;
+        let poller = Poller::new().map_err(|e| e.to_string())?;
+        let bell = Bell::new().map_err(|e| e.to_string())?;
+        for fd in [channel.fd().as_raw_fd(), completions.fd().as_raw_fd(), bell.as_raw_fd()] {
+            poller.add(&Fd(fd), 0).map_err(|e| e.to_string())?;
+        }
+        let at = (place.address, port).into();
+        let (calls, by_nonce) = Default::default();
+        let (pending, calling, has_news) = (0, 0, false);
+        let means = Means { device: device.clone(), reads, bell: Arc::new(Mutex::new(bell)) };
+        let _listener = listener;
+        Ok(Manager { calls, by_nonce, pending, calling, has_news, _listener, at, means, poller, channel })
+    }
+
+    /// Readable where there are events, or completions.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.poller.fd()
+    }
+
+    /// Whether events are awaited.
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// Whether rdma_connect of this queue pair has not returned, which may use it.
+    pub(crate) fn is_calling(&self, number: u32) -> bool {
+        self.calls.get(&number).is_some_and(Call::is_calling)
+    }
+
+    /// All of those.
+    pub(crate) fn calling(&self) -> Vec<u32> {
+        self.calls.iter().filter(|(_, call)| call.is_calling()).map(|(number, _)| *number).collect()
+    }
+
+    /// Whether there was news since this was called: what waits for a connection may go on then.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    fn count(&mut self) {
+        self.pending = self.calls.values().filter(|call| call.is_pending()).count();
+        self.calling = self.calls.values().filter(|call| call.is_calling()).count();
+    }
+
+    /// What is announced of a queue pair, with a nonce that was drawn for it.
+    pub(crate) fn announce(&mut self, number: u32, qpn: u32, own: Nonce) -> Vec<u8> {
+        self.end(number);
+        self.calls.insert(number, Call { qpn, own, stage: Stage::Announced, is_up: false, is_left: false });
+        self.by_nonce.insert(own, number);
+        Address { at: self.at, reads: self.means.reads.0, nonce: own }.encode()
+    }
+
+    /// The peer of a queue pair, whose endpoint has this address, has announced its own. One of the two ends
+    /// begins.
+    pub(crate) fn agree(
+        &mut self,
+        number: u32,
+        announced: &[u8],
+        (peer, begins): (IpAddr, bool),
+    ) -> Result<(), String> {
+        let far = Address::decode(announced).ok_or("what it announces is no queue pair of iWARP")?;
+        if far.at.ip() != peer.to_canonical() {
+            return Err(format!("it announces the address {}, and its endpoint's is {peer}", far.at.ip()));
+        }
+        if far.at.is_ipv4() != self.at.is_ipv4() {
+            return Err(format!("its address is {}, and this is {}", far.at.ip(), self.at.ip()));
+        }
+        let call = self.calls.get_mut(&number).ok_or("its queue pair is gone")?;
+        if !matches!(call.stage, Stage::Announced) {
+            return Err("its queue pair has a peer".into());
+        }
+        if begins {
+            self.by_nonce.remove(&call.own);
+        }
+        call.stage = if begins { Stage::ToBegin(far) } else { Stage::Awaits(far) };
+        self.count();
+        Ok(())
+    }
+
+    /// Something is to be sent by a queue pair, for which the peer has agreed, too: this end connects, if it
+    /// is the one that begins.
+    pub(crate) fn begin(&mut self, number: u32) -> Result<(), String> {
+        let Some(call) = self.calls.get_mut(&number) else { return Ok(()) };
+        if let Stage::ToBegin(far) = call.stage {
+            let id = CmId::new(&self.channel).map_err(text)?;
+            let from = (self.at.ip(), 0).into();
+            id.resolve(from, far.at, PATIENCE).map_err(text)?;
+            call.stage = Stage::Finds(id, far);
+        }
+        Ok(())
+    }
+
+    /// A queue pair is not to be connected, or not any more.
+    pub(crate) fn end(&mut self, number: u32) {
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        self.by_nonce.remove(&call.own);
+        call.is_left = true;
+        if !call.is_calling() {
+            self.calls.remove(&number);
+        }
+        self.count();
+    }
+
+    /// The same of one that is destroyed: at once, or when rdma_connect has returned.
+    pub(crate) fn destroy(&mut self, number: u32, qp: Qp) {
+        self.end(number);
+        match self.calls.remove(&number).map(|call| call.stage) {
+            Some(Stage::Connects(connecting)) => connecting.leave(qp),
+            _ => drop(qp),
+        }
+        self.count();
+    }
+
+    /// What has happened next, which need not be news; `None`: nothing. An error is one of librdmacm as a
+    /// whole.
+    pub(crate) fn next(&mut self) -> Result<Option<Option<News>>, String> {
+        if let Some(news) = self.returned() {
+            return Ok(Some(news));
+        }
+        let Some(event) = self.channel.event().map_err(text)? else { return Ok(None) };
+        let news = match event {
+            CmEvent::Request(id, bytes) => self.requested(id, &bytes),
+            event => self.happened(event),
+        };
+        self.count();
+        self.has_news |= news.is_some();
+        Ok(Some(news))
+    }
+
+    /// rdma_connect has returned.
+    fn returned(&mut self) -> Option<Option<News>> {
+        if self.calling == 0 {
+            return None;
+        }
+        lock(&self.means.bell).clear();
+        let mut over = self.calls.iter_mut().filter_map(|(number, call)| match &call.stage {
+            Stage::Connects(connecting) => connecting.take().map(|outcome| (*number, call, outcome)),
+            _ => None,
+        });
+        let (number, call, (id, outcome)) = over.next()?;
+        call.stage = Stage::Called(id);
+        drop(over);
+        let is_left = self.calls.get(&number).is_some_and(|call| call.is_left);
+        if is_left {
+            self.calls.remove(&number);
+        }
+        self.count();
+        let news = outcome.err().filter(|_| !is_left).map(|e| News::Lost(number, e.to_string()));
+        self.has_news |= news.is_some();
+        Some(news)
+    }
+
+    /// Something connects here: the peer of the queue pair whose nonce it has, or a stranger.
+    fn requested(&mut self, id: CmId, bytes: &[u8]) -> Option<News> {
+        let nonce = bytes.first_chunk::<16>();
+        let number = nonce.and_then(|nonce| self.by_nonce.remove(nonce));
+        let known = number.and_then(|n| self.calls.get_mut(&n).map(|call| (n, call)));
+        // The queue pair's number is one of its own device's. A peer connects after this end has agreed.
+        if let Some((number, call)) = known.filter(|_| id.is_of(&self.means.device)) {
+            if let Stage::Awaits(far) = call.stage {
+                return call.accept(id, &far, &self.means).err().map(|why| News::Lost(number, why));
+            }
+        }
+        log::debug!("{}: a connection of no peer that was met is rejected", self.at);
+        id.reject();
+        None
+    }
+
+    fn happened(&mut self, event: CmEvent) -> Option<News> {
+        let key = event.key()?;
+        // Of one that has ended meanwhile, or of the address: the device reports its own end.
+        let (&number, call) = self.calls.iter_mut().find(|(_, call)| call.key() == Some(key))?;
+        if call.is_left {
+            return None;
+        }
+        let was_up = call.is_up;
+        if let Err(why) = call.go_on(event, &self.means) {
+            return Some(News::Lost(number, why));
+        }
+        (call.is_up && !was_up).then_some(News::Connected(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(ip: &str) -> Address {
+        Address { at: (ip.parse::<IpAddr>().expect("an address"), 4791).into(), reads: 8, nonce: [7; 16] }
+    }
+
+    #[test]
+    fn an_address_is_read_as_it_was_written() {
+        for ip in ["10.9.0.1", "fd00::1"] {
+            assert_eq!(Address::decode(&one(ip).encode()), Some(one(ip)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        let changes: [fn(&mut Vec<u8>); 5] =
+            [|b| b.truncate(35), |b| b.push(0), |b| b[16..18].fill(0), |b| b[19] = 1, |b| b[12..16].fill(0)];
+        for (n, change) in changes.into_iter().enumerate() {
+            let mut bytes = one("10.9.0.1").encode();
+            change(&mut bytes);
+            assert_eq!(Address::decode(&bytes), None, "change {n}");
+        }
+    }
+}
