@@ -310,6 +310,15 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
         hmem::write(dst, doff, &rest[..n])
     }
 
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, _apart: bool) -> bool {
+        let Some(bytes) = self.at_hand(frame).and_then(|bytes| bytes.get(off..)) else { return false };
+        if bytes.len() > dst.len() || hmem::write(&[dst], 0, bytes) != bytes.len() {
+            return false;
+        }
+        self.release_held();
+        true
+    }
+
     fn land(&mut self, _frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         if to.is_some() {
             debug_assert!(false, "no frame begins here");

@@ -16,6 +16,7 @@ pub enum Flaw {
     ForgetsOffsetOfDestination,
     PeeksTooFar,
     TakesMoreWithLastCopy,
+    TakesAPart,
     StaysCorked,
     CutsLongFrames,
     SaysFramesAreShort,

@@ -205,8 +205,11 @@ impl FrameLink for Links {
     }
 
     #[inline(always)]
-    fn take(&mut self, frame: &Frame, off: usize, dst: Span) -> bool {
-        !route::is_far(frame.slot) && self.shm.take(frame, off, dst)
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, apart: bool) -> bool {
+        if apart {
+            return route::is_far(frame.slot) && self.further.take(frame, off, dst);
+        }
+        !route::is_far(frame.slot) && self.shm.take(frame, off, dst, false)
     }
 
     #[inline(always)]
