@@ -142,7 +142,10 @@ impl FrameLink for Links {
             return match of {
                 FrameSource::Any => self.poll_frame_of_all(),
                 // Only a system call would find something, and that is left to the next poll.
-                FrameSource::AnyAtHand if self.shm.has_no_rings() => PollFrame::Nothing,
+                FrameSource::AnyAtHand if self.shm.has_no_rings() => {
+                    self.pace.take_near_only();
+                    PollFrame::Nothing
+                }
                 _ => PollFrame::Unknown,
             };
         }

@@ -249,6 +249,12 @@ impl Links {
     #[cold]
     #[inline(never)]
     fn poll_frame_of_all(&mut self) -> PollFrame {
+        if !self.events.is_empty() {
+            return PollFrame::Unknown;
+        }
+        if self.pace.take_near_only() {
+            return self.poll_frame_near();
+        }
         let found = self.poll_frame_of_each();
         if !matches!(found, PollFrame::Unknown) {
             self.further.note_polled();
@@ -258,14 +264,8 @@ impl Links {
 
     #[inline(always)]
     fn poll_frame_of_each(&mut self) -> PollFrame {
-        if !self.events.is_empty() {
-            return PollFrame::Unknown;
-        }
         if self.rest.rests() && self.rests() {
             return PollFrame::Nothing;
-        }
-        if self.pace.take_near_only() {
-            return self.poll_frame_near();
         }
         let (near_first, begin) = self.further.next_poll();
         if near_first {

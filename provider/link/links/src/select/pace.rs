@@ -168,7 +168,17 @@ mod tests {
         assert_eq!(idle, [1024, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 0]);
         let found: [fn(&mut Pace); 2] = [|pace| pace.found(false), |pace| pace.found(true)];
         let hurry: [fn(&mut Pace); 2] = [|pace| pace.hurry(false), |pace| pace.hurry(true)];
-        for (soon, until) in [(found[0], 1), (found[1], 1), (hurry[0], 1), (hurry[1], 0)] {
+        // What comes between a look that found something and the next poll.
+        let then: [fn(&mut Pace); 4] = [
+            |pace| (pace.found(true), pace.hurry(false)).1,
+            |pace| (pace.found(true), pace.hurry(true)).1,
+            |pace| (pace.found(true), pace.poll_next()).1,
+            |pace| assert!((pace.found(true), pace.step() && pace.take_near_only()).1),
+        ];
+        let then = then.into_iter().zip([1, 0, 0, 0]);
+        for (soon, until) in
+            [(found[0], 1), (found[1], 1), (hurry[0], 1), (hurry[1], 0)].into_iter().chain(then)
+        {
             for _ in 0..12 {
                 polls(&mut pace, true);
             }
