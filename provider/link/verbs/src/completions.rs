@@ -35,11 +35,11 @@ impl Verbs {
             let wc = self.found.0[at];
             self.completed(&wc).into_iter().for_each(|came| self.did.push_back(came.into()));
         }
-        if self.rails.is_empty() { n } else { n + self.read_rails() }
+        if self.rails.is_empty() || self.dead.is_some() { n } else { n + self.read_rails() }
     }
 
-    /// The same where nothing is reported that was taken before; what is reported first. A message that is
-    /// the first goes past the list of what is reported.
+    /// As [`Verbs::read`], to be called while `did` is empty; returns the first report. A first report that is
+    /// a message is returned without being put into `did`.
     #[inline(always)]
     pub(crate) fn read_next(&mut self) -> Option<Did> {
         let (n, mut first) = (self.take_completions(), None);
@@ -52,7 +52,7 @@ impl Verbs {
                 self.did.push_back(came.into());
             }
         }
-        if !self.rails.is_empty() {
+        if !self.rails.is_empty() && self.dead.is_none() {
             self.read_rails();
         }
         first.map_or_else(|| self.did.pop_front(), |came| Some(came.into()))
@@ -68,7 +68,7 @@ impl Verbs {
             Ok(n) => n,
             Err(e) => {
                 self.dead = Some(e.to_string());
-                0
+                return 0;
             }
         };
         self.idle = if n == 0 { self.idle + 1 } else { 0 };
