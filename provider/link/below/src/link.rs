@@ -139,7 +139,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             }
             return below.give_back(buffer);
         };
-        if by.is_some_and(|by| by != channel.far().dest) {
+        if F::CONNECTS && by != Some(channel.far().dest) {
             // By another peer's connection, whatever it says of itself.
             log::debug!("a message under the name of peer {} came by another connection", peer.0);
             return below.give_back(buffer);

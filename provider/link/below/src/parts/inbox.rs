@@ -8,6 +8,9 @@ use crate::channel::{BEFORE, Came};
 use crate::network::Below;
 use crate::parts::peers::Peers;
 
+#[cfg(test)]
+mod tests;
+
 /// The frame at hand.
 #[derive(Debug)]
 pub(crate) enum Held {
