@@ -17,6 +17,7 @@ pub enum Flaw {
     PeeksTooFar,
     TakesMoreWithLastCopy,
     TakesAPart,
+    TakesNoFrame,
     StaysCorked,
     CutsLongFrames,
     SaysFramesAreShort,

@@ -135,7 +135,7 @@ impl<L: RmaLink> FrameLink for Broken<L> {
 
     fn take(&mut self, _frame: &Frame, off: usize, dst: Span, _apart: bool) -> bool {
         let rest = self.rest(off);
-        if rest.len() > dst.len() && self.flaw != Flaw::TakesAPart {
+        if rest.len() > dst.len() && self.flaw != Flaw::TakesAPart || self.flaw == Flaw::TakesNoFrame {
             return false;
         }
         hmem::write(&[dst], 0, &rest[..rest.len().min(dst.len())]);

@@ -106,6 +106,7 @@ pub fn the_last_copy_of_a_frame_leaves_the_next_one_whole<H: Harness>(h: &mut H)
 /// there is not.
 pub fn a_frame_is_taken_whole_or_stays<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let mut is_any_taken = false;
     for i in 0..48 {
         let (sent, off) = (bytes([33, 60, 700, 9_000][i % 4] + i, i), [0, 5, 32][i % 3]);
         h.say(&mut a, to_b, &sent);
@@ -117,11 +118,13 @@ pub fn a_frame_is_taken_whole_or_stays<H: Harness>(h: &mut H) {
         if b.take(&f, off, into, i % 2 == 0) {
             assert!(rest <= into.len(), "frame {i} was taken into {} bytes of {rest}", into.len());
             assert!(text(&[into])[..rest] == sent[off..], "the bytes of frame {i}");
+            is_any_taken = true;
         } else {
             assert!(taken(&mut b, f) == (to_a, sent.clone()), "frame {i}, which was not taken");
         }
         assert!(h.take(&mut b) == (to_a, sent[..7].to_vec()), "behind frame {i}");
     }
+    assert!(is_any_taken || !h.takes_frames(), "no frame was taken");
     h.quiet(&mut b);
 }
 

@@ -165,6 +165,10 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
         self.memory.as_mut().map_or_else(|| Span::leak(len), |make| make(len))
     }
 
+    fn takes_frames(&self) -> bool {
+        true
+    }
+
     fn pass(&mut self) {
         thread::sleep(Duration::from_micros(20));
     }
