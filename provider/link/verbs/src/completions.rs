@@ -38,8 +38,8 @@ impl Verbs {
         if self.rails.is_empty() || self.dead.is_some() { n } else { n + self.read_rails() }
     }
 
-    /// As [`Verbs::read`], to be called while `did` is empty; returns the first report. A first report that is
-    /// a message is returned without being put into `did`.
+    /// As [`Verbs::read`], to be called while `did` is empty; returns the first report. A first report that
+    /// is a message is returned without being put into `did`.
     #[inline(always)]
     pub(crate) fn read_next(&mut self) -> Option<Did> {
         let (n, mut first) = (self.take_completions(), None);
