@@ -224,8 +224,8 @@ check_ends() (
 
 # The ways by which two ends have the device here: "TYPE PROVIDER LINKS", of which the last is for Strait.
 ways() {
-    echo "rdm verbs;ofi_rxm -
-rdm strait verbs
+    echo "rdm strait verbs
+rdm verbs;ofi_rxm -
 msg verbs -"
 }
 of_way() {
@@ -272,6 +272,8 @@ peers() (
     local many=$1 type provider links status=0 one
     fresh
     export FI_UNIVERSE_SIZE=$many FI_OFI_RXM_MSG_TX_SIZE=8 FI_OFI_RXM_MSG_RX_SIZE=8
+    # An endpoint of Strait's has 17 of its own, and one for each peer.
+    ulimit -n 65536
     while read -r type provider links; do
         if [ "$type" = msg ]; then continue; fi
         of_way "$provider" "$links"

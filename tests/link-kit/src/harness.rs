@@ -39,6 +39,11 @@ pub trait Harness {
         Span::leak(len)
     }
 
+    /// Whether the links take frames by [`FrameLink::take`], mostly.
+    fn takes_frames(&self) -> bool {
+        false
+    }
+
     /// Lets a little time pass.
     fn pass(&mut self) {
         thread::yield_now();

@@ -5,13 +5,14 @@
 mod vacant;
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{Links, OpenOptions};
-use link_api::{Link as _, RmaCaps};
+use link_api::{Event, Frame, FrameLink, FrameSource, Link as _, PollFrame, RmaCaps, Sent};
 use link_kit::keyed::{KeyedNet, Pace};
-use link_kit::{Broken, Flaw, Harness};
+use link_kit::{Broken, Flaw, Harness, text};
 use vacant::Vacant;
 use wire::Addr;
 
@@ -72,7 +73,7 @@ impl Harness for LinksHarness {
     }
 
     fn pass(&mut self) {
-        std::thread::sleep(Duration::from_micros(20));
+        sleep(Duration::from_micros(20));
     }
 
     fn halt(&mut self, at: Option<usize>) -> bool {
@@ -156,4 +157,103 @@ fn links_are_reported_with_those_that_are_not_to_be_had() {
     let near = links.peer(&Addr::new("127.0.0.1:7".parse().expect("an address")));
     let line = links.describe(near);
     assert!(line.contains("; not shm: shared memory is not to be used; not keyed: keyed comes"), "{line}");
+}
+
+/// Two selectors, each with a further link that takes frames, and the second one's name by that link.
+fn two_that_take() -> ([Links; 2], Addr) {
+    let mut net = KeyedNet::new(Pace::default());
+    let names = [net.name(), net.name()];
+    let links = names.map(|name| {
+        let bind = Some("127.0.0.1:0".parse().expect("an address"));
+        let mut links = Links::open(OpenOptions { bind, ..OpenOptions::default() }).expect("a free port");
+        let further = Broken::new(net.open(name).expect("a name that is free"), Flaw::Nothing);
+        links.add(Box::new(further)).expect("a descriptor");
+        links
+    });
+    (links, names[1])
+}
+
+/// Asks again until there is an answer.
+fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain");
+        sleep(Duration::from_micros(20));
+    }
+}
+
+/// The next frame.
+fn frame(links: &mut Links) -> Frame {
+    until(|| match links.poll() {
+        Some(Event::Frame(frame)) => Some(frame),
+        _ => None,
+    })
+}
+
+/// Sends a frame.
+fn say(from: &mut Links, to: link_api::PeerId, bytes: &[u8]) {
+    let sent = |from: &mut Links| from.send(to, bytes, &[], 0, 0).ok();
+    assert_eq!(
+        until(|| {
+            let sent = sent(from);
+            from.poll();
+            sent
+        }),
+        Sent::Done
+    );
+}
+
+/// The bytes of the next frame, which is given back.
+fn read(links: &mut Links) -> Vec<u8> {
+    let frame = frame(links);
+    let mut bytes = vec![0; frame.len];
+    assert_eq!(links.read(&frame, 0, &mut bytes), frame.len);
+    links.release(frame);
+    bytes
+}
+
+#[test]
+fn a_frame_is_taken_by_the_call_for_its_link_alone() {
+    for is_far in [false, true] {
+        let ([mut a, mut b], further) = two_that_take();
+        let to_b = a.peer(&if is_far { further } else { b.addr() });
+        for i in 0..24_u8 {
+            let (sent, off) = ([i; 40], [0, 7, 32][usize::from(i) % 3]);
+            say(&mut a, to_b, &sent);
+            say(&mut a, to_b, &[!i; 9]);
+            let (found, into) = (frame(&mut b), Span::leak(40));
+            hmem::write(&[into], 0, &[99; 40]);
+            assert!(!b.take(&found, off, into, !is_far), "frame {i}, far: {is_far}, by the other call");
+            assert_eq!(text(&[into]), [99; 40], "frame {i}, far: {is_far}: nothing is written");
+            assert!(b.take(&found, off, into, is_far), "frame {i}, far: {is_far}");
+            let rest = 40 - off;
+            assert_eq!((&text(&[into])[..rest], &text(&[into])[rest..]), (&sent[off..], &[99; 40][rest..]));
+            assert_eq!(read(&mut b), [!i; 9], "behind frame {i}, far: {is_far}");
+        }
+    }
+}
+
+#[test]
+fn a_call_for_frames_at_hand_is_the_poll_of_shared_memory_between_two_looks() {
+    for is_asked in [false, true] {
+        let ([mut a, mut b], further) = two_that_take();
+        let to_b = a.peer(&further);
+        say(&mut a, to_b, b"one");
+        assert_eq!(read(&mut b), b"one");
+        say(&mut a, to_b, b"two");
+        say(&mut a, to_b, b"three");
+        let found = frame(&mut b);
+        let from = found.from;
+        b.release(found);
+        until(|| b.has_frames_of(from).then_some(()));
+        if is_asked {
+            assert!(matches!(b.poll_frame(FrameSource::AnyAtHand), PollFrame::Nothing));
+        }
+        let is_nothing = matches!(b.poll_frame(FrameSource::Any), PollFrame::Nothing);
+        assert_eq!(is_nothing, !is_asked, "the poll is a look if frames at hand were asked for before");
+        assert_eq!(read(&mut b), b"three");
+    }
 }

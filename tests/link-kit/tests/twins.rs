@@ -73,6 +73,8 @@ twins! {
         MemHarness frames::a_frame_is_its_head_and_the_right_part_of_its_body "parts of other lengths";
     TakesMoreWithLastCopy:
         MemHarness frames::the_last_copy_of_a_frame_leaves_the_next_one_whole "a frame";
+    TakesAPart: MemHarness frames::a_frame_is_taken_whole_or_stays "was taken into";
+    TakesNoFrame: MemHarness frames::a_frame_is_taken_whole_or_stays "no frame was taken";
     StaysCorked: MemHarness frames::what_is_sent_corked_comes_in_order_when_that_is_over "a frame";
     PeeksTooFar: MemHarness frames::a_peek_is_the_first_bytes_or_none "1 of 0 bytes";
     CutsLongFrames: KeyedHarness frames::frames_up_to_the_longest_arrive "a frame of 10240 bytes";

@@ -191,8 +191,13 @@ pub trait FrameLink: Link {
     /// Copies all bytes from `off` on out of the frame, which was handed out last, to the beginning of `dst`
     /// and gives it back, if that takes no more than a copy; else `false`, and [`FrameLink::copy_out`] and
     /// [`FrameLink::release`] are the way.
+    ///
+    /// A caller calls with `apart` false first, and with `apart` true if the answer is `false`. A link that
+    /// holds several others takes the frames of one of them by the first call alone, which may be inlined,
+    /// and those of the others by the second call alone, which is not to be inlined. Any other link may
+    /// ignore `apart`.
     #[inline]
-    fn take(&mut self, _frame: &Frame, _off: usize, _dst: Span) -> bool {
+    fn take(&mut self, _frame: &Frame, _off: usize, _dst: Span, _apart: bool) -> bool {
         false
     }
 

@@ -77,6 +77,7 @@ pub(crate) enum Came {
 
 impl Came {
     /// Its bytes; none of a buffer of a fabric that is no more.
+    #[inline(always)]
     pub(crate) fn bytes<'a, F: Below>(&'a self, below: Option<&'a F>) -> &'a [u8] {
         match (self, below) {
             (Came::Buffer(buffer, len), Some(below)) => below.bytes(*buffer).get(..*len).unwrap_or_default(),

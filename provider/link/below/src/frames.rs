@@ -29,7 +29,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// What is at hand was taken.
-    #[inline]
+    #[inline(always)]
     fn release_held(&mut self) {
         let (peer, generation) = match self.net.inbox.take_held() {
             Some(Held::Base(frame)) => return self.net.inbox.release_base(&mut self.net.base, frame),
@@ -74,9 +74,11 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// The bytes of the frame at hand, if it came by the fabric.
+    #[inline(always)]
     fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
         let Some(Held::Fabric(_, _, came)) = self.net.inbox.held() else { return None };
-        came.bytes(self.net.below.as_ref()).get(BEFORE..BEFORE + frame.len)
+        debug_assert_eq!(came.len(), BEFORE + frame.len, "the frame that was handed out last");
+        came.bytes(self.net.below.as_ref()).get(BEFORE..)
     }
 
     /// Has peers access a registration no more.
@@ -275,14 +277,14 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
                 if self.net.inbox.is_empty() {
                     return PollFrame::Nothing;
                 }
-                self.net.inbox.is_next_frame()
+                true
             }
             FrameSource::AnyAtHand | FrameSource::Only(_) => false,
         };
-        match if is_next { self.next_out() } else { None } {
-            Some(Event::Frame(frame)) => PollFrame::Frame(frame),
-            _ => PollFrame::Unknown,
+        if !is_next {
+            return PollFrame::Unknown;
         }
+        self.net.inbox.next_frame().map_or(PollFrame::Unknown, PollFrame::Frame)
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {
@@ -306,6 +308,15 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
         let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
         let n = rest.len().min(len).min(total(dst).saturating_sub(doff));
         hmem::write(dst, doff, &rest[..n])
+    }
+
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, _apart: bool) -> bool {
+        let Some(bytes) = self.at_hand(frame).and_then(|bytes| bytes.get(off..)) else { return false };
+        if bytes.len() > dst.len() || hmem::write(&[dst], 0, bytes) != bytes.len() {
+            return false;
+        }
+        self.release_held();
+        true
     }
 
     fn land(&mut self, _frame: Frame, to: Option<LandAt<'_>>) -> Landing {

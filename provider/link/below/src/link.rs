@@ -56,7 +56,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// Does what there is to do in one poll.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_some(&mut self) {
         self.read(false);
         self.net.turns.count();
@@ -106,10 +106,10 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn happened(&mut self, did: Did) {
         match did {
-            Did::Came(buffer, len) => self.came(buffer, len),
+            Did::Came(buffer, len, by) => self.came(buffer, len, by),
             Did::Over(..) | Did::Unwritten(_) => self.net.read_is_over(did),
             Did::Written(buffer, who, data, len) => self.net.written(buffer, who, data, len),
             Did::Failed(who, why) => self.net.lost(who, &why),
@@ -119,7 +119,8 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     }
 
     /// A message came, whether or not it is one of a peer's.
-    fn came(&mut self, buffer: Buffer, len: usize) {
+    #[inline(always)]
+    fn came(&mut self, buffer: Buffer, len: usize, by: Option<Dest>) {
         let Some(below) = &mut self.net.below else { return };
         let bytes = &below.bytes(buffer)[..len];
         let window = self.net.provider.window();
@@ -138,7 +139,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             }
             return below.give_back(buffer);
         };
-        if below.came_by(buffer).is_some_and(|by| by != channel.far().dest) {
+        if F::CONNECTS && by != Some(channel.far().dest) {
             // By another peer's connection, whatever it says of itself.
             log::debug!("a message under the name of peer {} came by another connection", peer.0);
             return below.give_back(buffer);

@@ -140,8 +140,9 @@ pub enum NotSent {
 /// What a provider reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Did {
-    /// A message of so many bytes came.
-    Came(Buffer, usize),
+    /// A message of so many bytes came; by which connection, where each peer has its own
+    /// ([`Below::CONNECTS`]).
+    Came(Buffer, usize, Option<Dest>),
     /// A peer has written memory that is published, with data ([`Once::Write`]): what messages to that peer
     /// have as their [`Message::who`], the data, and how many bytes. It comes in order with messages, and has
     /// taken the room of one, and this buffer.
@@ -320,11 +321,6 @@ pub trait Below: Remote {
 
     /// The bytes of a buffer that a message came in, which was not given back.
     fn bytes(&self, buffer: Buffer) -> &[u8];
-
-    /// The connection that such a message came by, where each peer has its own ([`Below::CONNECTS`]).
-    fn came_by(&self, _buffer: Buffer) -> Option<Dest> {
-        None
-    }
 
     /// The buffer serves another message.
     fn give_back(&mut self, buffer: Buffer);

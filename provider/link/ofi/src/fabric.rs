@@ -103,7 +103,7 @@ impl Fabric {
             // SAFETY: the first `n` were written.
             let entry = unsafe { entry.assume_init_ref() };
             if let Some(place) = self.receives.of_context(entry.op_context) {
-                self.did.push(Did::Came(Buffer(place as u32), entry.len.min(self.named.most)));
+                self.did.push(Did::Came(Buffer(place as u32), entry.len.min(self.named.most), None));
             } else if self.sends.over(entry.op_context).is_some() {
                 // The end of a send is not reported.
             } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {

@@ -1,6 +1,6 @@
 //! What is done with completions, and with events of the device.
 
-use below::{Below as _, Buffer, Did};
+use below::{Below as _, Buffer, Dest, Did};
 use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
@@ -13,9 +13,54 @@ use crate::state::{CALLS, EVENTS, Objects, Verbs};
 use crate::status::{is_own_memory, text};
 use crate::used::{Used, end_request};
 
+/// A message that has come: the place that it is in, its length, and the queue pair that it came by; `None`:
+/// that is gone.
+struct Message {
+    place: u32,
+    len: usize,
+    by: Option<u32>,
+}
+
+impl From<Message> for Did {
+    #[inline]
+    fn from(Message { place, len, by }: Message) -> Did {
+        // One of a queue pair that is gone is no peer's.
+        Did::Came(Buffer(place), len, Some(Dest(by.map_or(u64::MAX, u64::from))))
+    }
+}
+
 impl Verbs {
     /// Takes completions off the queue; how many there were.
     pub(crate) fn read(&mut self) -> usize {
+        let n = self.take_completions();
+        for at in 0..n {
+            let wc = self.found.0[at];
+            self.completed(&wc).into_iter().for_each(|came| self.did.push_back(came.into()));
+        }
+        n + self.read_others(n)
+    }
+
+    /// As [`Verbs::read`], to be called while `did` is empty; returns the first report. A first report that
+    /// is a message is returned without being put into `did`.
+    #[inline(always)]
+    pub(crate) fn read_next(&mut self) -> Option<Did> {
+        let (n, mut first) = (self.take_completions(), None);
+        for at in 0..n {
+            let wc = self.found.0[at];
+            let Some(came) = self.completed(&wc) else { continue };
+            if first.is_none() && self.did.is_empty() {
+                first = Some(came);
+            } else {
+                self.did.push_back(came.into());
+            }
+        }
+        self.read_others(n);
+        first.map_or_else(|| self.did.pop_front(), |came| Some(came.into()))
+    }
+
+    /// Takes completions off the queue, and nothing else of them; how many there are.
+    #[inline(always)]
+    fn take_completions(&mut self) -> usize {
         if self.objects.pairs.has_closing() && self.may_close() {
             self.see_to_closing();
         }
@@ -26,20 +71,27 @@ impl Verbs {
                 return 0;
             }
         };
-        for at in 0..n {
-            let wc = self.found.0[at];
-            self.completed(&wc);
-        }
         self.idle = if n == 0 { self.idle + 1 } else { 0 };
         if self.idle == EVENTS {
             self.idle = 0;
             self.read_events();
         }
-        let looks = self.idle % CALLS == 0 && n == 0;
-        if looks && self.objects.manager.as_ref().is_some_and(Manager::is_pending) {
-            return usize::from(Managed(self).read());
+        n
+    }
+
+    /// Takes what is in no completion of this queue, which had `n` of them; how much there was.
+    #[inline(always)]
+    fn read_others(&mut self, n: usize) -> usize {
+        let asks = n == 0 && self.objects.manager.as_ref().is_some_and(Manager::is_pending);
+        if self.dead.is_some() {
+            0
+        } else if asks && self.idle % CALLS == 0 {
+            usize::from(Managed(self).read())
+        } else if self.rails.is_empty() {
+            0
+        } else {
+            self.read_rails()
         }
-        if self.rails.is_empty() { n } else { n + self.read_rails() }
     }
 
     /// Takes completions of rails; how many there were.
@@ -63,10 +115,18 @@ impl Verbs {
         }
     }
 
-    fn completed(&mut self, wc: &ibv_wc) {
+    /// What a completion reports, if that is a message.
+    #[inline(always)]
+    fn completed(&mut self, wc: &ibv_wc) -> Option<Message> {
         if wc.wr_id & RECEIVE != 0 {
             return self.received(wc, wc.wr_id as u32);
         }
+        self.over(wc);
+        None
+    }
+
+    /// A request is over.
+    fn over(&mut self, wc: &ibv_wc) {
         // A queue pair that is gone has returned what it had.
         let Some((number, request)) = self.objects.pairs.of_id(wc.wr_id) else { return };
         let Objects { windows, pairs, sends, bounces, registered, .. } = &mut *self.objects;
@@ -109,21 +169,27 @@ impl Verbs {
     }
 
     /// A receive is over, with a message or with an error.
-    fn received(&mut self, wc: &ibv_wc, place: u32) {
+    #[inline(always)]
+    fn received(&mut self, wc: &ibv_wc, place: u32) -> Option<Message> {
         let objects = &mut *self.objects;
         if let Some(pair) = objects.receives.owner(place).and_then(|number| objects.pairs.get_mut(number)) {
             pair.receives = pair.receives.saturating_sub(1);
         }
-        if wc.status == ibv::IBV_WC_SUCCESS && wc.opcode == ibv::IBV_WC_RECV_RDMA_WITH_IMM {
+        if wc.status == ibv::IBV_WC_SUCCESS && wc.opcode != ibv::IBV_WC_RECV_RDMA_WITH_IMM {
+            let len = (wc.byte_len as usize).min(self.sizes.most);
+            return Some(Message { place, len, by: objects.pairs.of_qpn(wc.qp_num) });
+        }
+        self.received_none(wc, place);
+        None
+    }
+
+    /// A receive is over, without a message.
+    #[cold]
+    fn received_none(&mut self, wc: &ibv_wc, place: u32) {
+        if wc.status == ibv::IBV_WC_SUCCESS {
             return self.written(wc, place);
         }
-        if wc.status == ibv::IBV_WC_SUCCESS {
-            let len = (wc.byte_len as usize).min(self.sizes.most);
-            let by = objects.pairs.of_qpn(wc.qp_num);
-            objects.receives.note_came(place, by);
-            return self.did.push_back(Did::Came(Buffer(place), len));
-        }
-        if let Some(number) = objects.pairs.of_qpn(wc.qp_num) {
+        if let Some(number) = self.objects.pairs.of_qpn(wc.qp_num) {
             // What was sent has its own completions; without any, the next send finds out. The end of its
             // connection says more than what is flushed for that.
             Managed(self).read();

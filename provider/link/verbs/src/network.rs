@@ -388,6 +388,7 @@ impl Below for Verbs {
         self.part_one(number);
     }
 
+    #[inline(always)]
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent> {
         let number = to.0 as u32;
         // What has no completion of its own has its credit until a later one completes, which may never be:
@@ -436,29 +437,28 @@ impl Below for Verbs {
         self.objects.sends.keeps(who)
     }
 
+    #[inline(always)]
     fn poll(&mut self, how: Poll) -> Option<Did> {
         if let Some(did) = self.did.pop_front() {
             return Some(did);
         }
-        match how {
+        let next = match how {
             Poll::Taken => return None,
-            Poll::Soon => {
-                self.read();
+            Poll::Soon => self.read_next(),
+            Poll::All => {
+                while self.dead.is_none() && self.read() > 0 && self.did.is_empty() {}
+                self.did.pop_front()
             }
-            Poll::All => while self.dead.is_none() && self.read() > 0 && self.did.is_empty() {},
-        }
-        self.did.pop_front().or_else(|| self.dead.take().map(Did::Dead))
+        };
+        if next.is_some() || self.dead.is_none() { next } else { self.dead.take().map(Did::Dead) }
     }
 
+    #[inline(always)]
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.objects.receives.bytes(buffer.0)
     }
 
-    fn came_by(&self, buffer: Buffer) -> Option<Dest> {
-        // Of one that is gone: no peer's.
-        Some(Dest(self.objects.receives.came_by(buffer.0).map_or(u64::MAX, u64::from)))
-    }
-
+    #[inline]
     fn give_back(&mut self, buffer: Buffer) {
         let Objects { receives, pairs, .. } = &mut *self.objects;
         let owner = receives.owner(buffer.0);

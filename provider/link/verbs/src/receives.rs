@@ -22,8 +22,6 @@ struct Chunk {
     owner: Option<u32>,
     /// How many are posted, or have a message that is not given back.
     out: usize,
-    /// By place, the queue pair that its message came by.
-    by: [Option<u32>; CHUNK],
 }
 
 /// All places.
@@ -60,7 +58,7 @@ impl Receives {
             return Err(format!("the device has room for {} receives, and all are in use", self.most));
         }
         let memory = Memory::new(&self.pd, CHUNK, self.each)?;
-        self.chunks.push(Chunk { memory, owner: None, out: 0, by: [None; CHUNK] });
+        self.chunks.push(Chunk { memory, owner: None, out: 0 });
         Ok(self.chunks.len() - 1)
     }
 
@@ -141,6 +139,7 @@ impl Receives {
 
     /// The place has no message any more: it is posted again, to the queue pair where that has its own.
     /// Whether it was, to that.
+    #[inline]
     pub(crate) fn give_back(&mut self, place: u32, qp: Option<&Qp>) -> bool {
         let (chunk, at) = Self::parts(place);
         assert!(at < self.chunks[chunk].memory.len(), "a place that there is");
@@ -156,19 +155,8 @@ impl Receives {
         qp.is_some_and(|qp| self.post_own(place, qp))
     }
 
-    /// A message has come, by this queue pair.
-    pub(crate) fn note_came(&mut self, place: u32, by: Option<u32>) {
-        let (chunk, at) = Self::parts(place);
-        self.chunks[chunk].by[at] = by;
-    }
-
-    /// The queue pair that the message of a place came by; `None`: it is gone.
-    pub(crate) fn came_by(&self, place: u32) -> Option<u32> {
-        let (chunk, at) = Self::parts(place);
-        self.chunks[chunk].by[at]
-    }
-
     /// The bytes of a place that has a message.
+    #[inline(always)]
     pub(crate) fn bytes(&self, place: u32) -> &[u8] {
         let (chunk, at) = Self::parts(place);
         self.chunks[chunk].memory.bytes(at)

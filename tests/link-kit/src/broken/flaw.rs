@@ -16,6 +16,8 @@ pub enum Flaw {
     ForgetsOffsetOfDestination,
     PeeksTooFar,
     TakesMoreWithLastCopy,
+    TakesAPart,
+    TakesNoFrame,
     StaysCorked,
     CutsLongFrames,
     SaysFramesAreShort,

@@ -133,6 +133,16 @@ impl<L: RmaLink> FrameLink for Broken<L> {
         self.copy_out(frame, off, dst, doff, len)
     }
 
+    fn take(&mut self, _frame: &Frame, off: usize, dst: Span, _apart: bool) -> bool {
+        let rest = self.rest(off);
+        if rest.len() > dst.len() && self.flaw != Flaw::TakesAPart || self.flaw == Flaw::TakesNoFrame {
+            return false;
+        }
+        hmem::write(&[dst], 0, &rest[..rest.len().min(dst.len())]);
+        self.held = None;
+        true
+    }
+
     fn cork(&mut self, on: bool) {
         self.corked = on;
         self.link.cork(on);

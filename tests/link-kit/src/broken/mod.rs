@@ -216,6 +216,10 @@ impl<H: Harness> Harness for Flawed<H> {
         self.harness.memory(&of.link, len, handles)
     }
 
+    fn takes_frames(&self) -> bool {
+        true
+    }
+
     fn pass(&mut self) {
         self.harness.pass();
     }

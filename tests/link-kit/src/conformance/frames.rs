@@ -102,6 +102,32 @@ pub fn the_last_copy_of_a_frame_leaves_the_next_one_whole<H: Harness>(h: &mut H)
     h.quiet(&mut b);
 }
 
+/// [`take`](link_api::FrameLink::take): of frames of any length, from any byte on, where there is room for the rest and where
+/// there is not.
+pub fn a_frame_is_taken_whole_or_stays<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let mut is_any_taken = false;
+    for i in 0..48 {
+        let (sent, off) = (bytes([33, 60, 700, 9_000][i % 4] + i, i), [0, 5, 32][i % 3]);
+        h.say(&mut a, to_b, &sent);
+        h.say(&mut a, to_b, &sent[..7]);
+        let rest = sent.len() - off;
+        let into = Span::leak(if i % 5 == 4 { rest - 1 } else { rest + i % 2 });
+        let f = h.frame(&mut b);
+        assert_eq!((f.from, f.len), (to_a, sent.len()), "frame {i}");
+        if b.take(&f, off, into, i % 2 == 0) {
+            assert!(rest <= into.len(), "frame {i} was taken into {} bytes of {rest}", into.len());
+            assert!(text(&[into])[..rest] == sent[off..], "the bytes of frame {i}");
+            is_any_taken = true;
+        } else {
+            assert!(taken(&mut b, f) == (to_a, sent.clone()), "frame {i}, which was not taken");
+        }
+        assert!(h.take(&mut b) == (to_a, sent[..7].to_vec()), "behind frame {i}");
+    }
+    assert!(is_any_taken || !h.takes_frames(), "no frame was taken");
+    h.quiet(&mut b);
+}
+
 /// What is sent between `cork(true)` and `cork(false)`, of any length and to any number of peers, comes in its
 /// order, without another call of the sender's.
 pub fn what_is_sent_corked_comes_in_order_when_that_is_over<H: Harness>(h: &mut H) {

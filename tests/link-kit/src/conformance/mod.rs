@@ -49,6 +49,7 @@ macro_rules! conform {
         a_frame_may_have_no_body_and_no_bytes
         frames_up_to_the_longest_arrive
         the_last_copy_of_a_frame_leaves_the_next_one_whole
+        a_frame_is_taken_whole_or_stays
         what_is_sent_corked_comes_in_order_when_that_is_over
         what_was_sent_is_copied_when_the_call_returns
         frames_of_each_peer_come_in_order_and_none_is_lost

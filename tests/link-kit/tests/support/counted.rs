@@ -97,9 +97,6 @@ impl<F: Below> Below for Counted<F> {
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.0.bytes(buffer)
     }
-    fn came_by(&self, buffer: Buffer) -> Option<Dest> {
-        self.0.came_by(buffer)
-    }
     fn give_back(&mut self, buffer: Buffer) {
         self.0.give_back(buffer);
     }

@@ -118,6 +118,10 @@ impl<L: FrameLink> FrameLink for Driven<L> {
         self.with(|l| l.copy_out(frame, off, dst, doff, len))
     }
 
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, apart: bool) -> bool {
+        self.with(|l| l.take(frame, off, dst, apart))
+    }
+
     fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         self.with(|l| l.land(frame, to))
     }

@@ -363,7 +363,7 @@ impl Below for Fake {
             self.buffers.push(Vec::new());
         }
         self.buffers[at as usize] = bytes;
-        Some(Did::Came(Buffer(at), len))
+        Some(Did::Came(Buffer(at), len, None))
     }
 
     fn bytes(&self, buffer: Buffer) -> &[u8] {

@@ -28,6 +28,8 @@ pub type Over<F> = BelowLink<TcpLink, F>;
 pub struct OfiHarness<F: Below> {
     make: Box<dyn FnMut() -> Result<F, String>>,
     driver: Driver<Over<F>>,
+    /// The last link opened has a fabric.
+    has_fabric: bool,
     vacant: Vacant,
     pub fallback: bool,
     pub patience: Duration,
@@ -49,6 +51,7 @@ impl<F: Below + 'static> OfiHarness<F> {
         OfiHarness {
             make: Box::new(make),
             driver: Driver::new(|link: &mut Over<F>| link.progress()),
+            has_fabric: false,
             vacant: Vacant::default(),
             fallback: true,
             patience: Duration::from_secs(15),
@@ -76,7 +79,9 @@ impl<F: Below + 'static> OfiHarness<F> {
         options.idle = self.idle;
         options.stripes = self.stripes.unwrap_or(options.stripes);
         options.grace = Duration::from_secs(1);
-        let mut link = BelowLink::new(base, (self.make)(), options).expect("descriptors");
+        let fabric = (self.make)();
+        self.has_fabric = fabric.is_ok();
+        let mut link = BelowLink::new(base, fabric, options).expect("descriptors");
         // `revoke` and `close` let go of the lock by which the link is kept going.
         link_api::Link::set(&mut link, link_api::Setting::Patience(link_api::Patience::Retried));
         self.driver.take_on(link)
@@ -163,6 +168,10 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
 
     fn memory(&mut self, _of: &Driven<Over<F>>, len: usize, _handles: bool) -> Span {
         self.memory.as_mut().map_or_else(|| Span::leak(len), |make| make(len))
+    }
+
+    fn takes_frames(&self) -> bool {
+        self.has_fabric
     }
 
     fn pass(&mut self) {

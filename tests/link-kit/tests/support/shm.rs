@@ -49,6 +49,10 @@ impl Harness for ShmHarness {
         RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES
     }
 
+    fn takes_frames(&self) -> bool {
+        true
+    }
+
     fn pass_long(&mut self) {
         std::thread::sleep(Duration::from_millis(1));
     }

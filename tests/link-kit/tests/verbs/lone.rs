@@ -37,7 +37,7 @@ pub fn say(from: &mut Verbs, to: Dest, other: &mut Verbs) {
     let message =
         Message { who: to.0, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };
     from.send(to, &message).expect("room for a message");
-    let Did::Came(buffer, 3) = happens(other) else { panic!("not the message") };
+    let Did::Came(buffer, 3, _) = happens(other) else { panic!("not the message") };
     other.give_back(buffer);
 }
 

@@ -121,6 +121,7 @@ impl Sealer {
 
     /// The header of the next record, a frame of `len` bytes that begins with `front`: all of it up to
     /// [`COVERED`] bytes.
+    #[inline]
     pub fn seal(&mut self, len: u32, front: &[u8]) -> [u8; RECORD] {
         debug_assert_eq!(front.len(), (len as usize).min(COVERED));
         self.seal_as(FRAME, len, front)
@@ -185,6 +186,7 @@ impl Opener {
     }
 
     /// Checks the tag of the next record, of which `front` is all up to [`COVERED`] bytes.
+    #[inline]
     pub fn open(&mut self, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
         self.check(0, header, front)?;
         self.0.seq += 1;
@@ -199,6 +201,7 @@ impl Opener {
     }
 
     /// Checks the tag of a record that came before `ahead` earlier ones, and is to be opened after them.
+    #[inline]
     pub fn check(&self, ahead: u64, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
         self.check_as(FRAME, ahead, header, front)
     }

@@ -138,14 +138,17 @@ impl<L: RmaLink> Net<L> {
     /// the frame back. `false`: not all of them could be copied, and nothing else has happened.
     #[inline(always)]
     pub(in crate::endpoint) fn take(&mut self, frame: &Frame, off: usize, to: Span, len: usize) -> bool {
-        self.link.take(frame, off, to)
+        self.link.take(frame, off, to, false)
             || self.take_apart((frame.from, frame.len, frame.slot), off, to.apart(), len)
     }
 
-    /// As [`Net::take`], wherever the bytes are: they run over the end of their ring, or the like.
+    /// As [`Net::take`], wherever the bytes are: over the end of their ring, or come by another link.
     #[inline(never)]
     fn take_apart(&mut self, of: (PeerId, usize, u32), off: usize, to: Span, len: usize) -> bool {
         let frame = Frame { from: of.0, len: of.1, slot: of.2 };
+        if self.link.take(&frame, off, to, true) {
+            return true;
+        }
         let all = self.link.copy_out(&frame, off, &[to], 0, len) == len;
         if all {
             self.link.release(frame);

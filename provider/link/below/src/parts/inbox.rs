@@ -8,6 +8,9 @@ use crate::channel::{BEFORE, Came};
 use crate::network::Below;
 use crate::parts::peers::Peers;
 
+#[cfg(test)]
+mod tests;
+
 /// The frame at hand.
 #[derive(Debug)]
 pub(crate) enum Held {
@@ -34,6 +37,9 @@ enum Out {
 /// The events and frames to be polled, and the frame at hand.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
+    /// The next of all, if it is a frame by the fabric that came while nothing else was to be polled: from
+    /// which generation of which peer, and where it is.
+    first: Option<(PeerId, u32, Came)>,
     queue: VecDeque<Out>,
     held: Option<Held>,
     /// A frame of the connection is in `queue`, or held.
@@ -44,7 +50,22 @@ impl Inbox {
     /// Whether there is nothing to poll.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.first.is_none() && self.queue.is_empty()
+    }
+
+    /// All that is to be polled is in the queue from now on.
+    fn line_up(&mut self) {
+        if let Some((from, generation, came)) = self.first.take() {
+            self.queue.push_front(Out::Frame(from, generation, came));
+        }
+    }
+
+    /// A frame by the fabric is at hand.
+    #[inline(always)]
+    fn hold(&mut self, (from, generation, came): (PeerId, u32, Came)) -> Frame {
+        let len = came.len() - BEFORE;
+        self.held = Some(Held::Fabric(from, generation, came));
+        Frame { from, len, slot: 0 }
     }
 
     /// The frame at hand.
@@ -72,7 +93,11 @@ impl Inbox {
     /// A frame by the fabric: from which generation of which peer, and where it is.
     #[inline]
     pub(crate) fn push_frame(&mut self, from: PeerId, generation: u32, came: Came) {
-        self.queue.push_back(Out::Frame(from, generation, came));
+        if self.is_empty() {
+            self.first = Some((from, generation, came));
+        } else {
+            self.queue.push_back(Out::Frame(from, generation, came));
+        }
     }
 
     /// Memory was written with data by which generation of which peer: the data, and how many bytes.
@@ -89,13 +114,12 @@ impl Inbox {
     /// The next event; a frame is at hand then, or the report of a write.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Event> {
+        if let Some(first) = self.first.take() {
+            return Some(Event::Frame(self.hold(first)));
+        }
         Some(match self.queue.pop_front()? {
             Out::Event(event) => event,
-            Out::Frame(from, generation, came) => {
-                let len = came.len() - BEFORE;
-                self.held = Some(Held::Fabric(from, generation, came));
-                Event::Frame(Frame { from, len, slot: 0 })
-            }
+            Out::Frame(from, generation, came) => Event::Frame(self.hold((from, generation, came))),
             Out::Written(from, generation, (data, len)) => {
                 self.held = Some(Held::Written(from, generation));
                 Event::Written(from, data, len)
@@ -108,9 +132,33 @@ impl Inbox {
         })
     }
 
+    /// The next event, if it is a frame, which is at hand then.
+    #[inline(always)]
+    pub(crate) fn next_frame(&mut self) -> Option<Frame> {
+        match self.first.take() {
+            Some(first) => Some(self.hold(first)),
+            None => self.next_queued(),
+        }
+    }
+
+    /// The same of what is in the queue.
+    #[inline(never)]
+    fn next_queued(&mut self) -> Option<Frame> {
+        if !matches!(self.queue.front(), Some(Out::Frame(..) | Out::Base(_))) {
+            return None;
+        }
+        match self.next() {
+            Some(Event::Frame(frame)) => Some(frame),
+            _ => None,
+        }
+    }
+
     /// Whether the next event is a frame from this peer.
     #[inline]
     pub(crate) fn is_next_from(&self, from: PeerId) -> bool {
+        if let Some((peer, ..)) = &self.first {
+            return *peer == from;
+        }
         match self.queue.front() {
             Some(Out::Frame(peer, ..)) => *peer == from,
             Some(Out::Base(frame)) => frame.from == from,
@@ -118,14 +166,9 @@ impl Inbox {
         }
     }
 
-    /// Whether the next event is a frame.
-    #[inline]
-    pub(crate) fn is_next_frame(&self) -> bool {
-        matches!(self.queue.front(), Some(Out::Frame(..) | Out::Base(_)))
-    }
-
     /// The frame at hand is the next one again.
     pub(crate) fn put_back(&mut self) {
+        self.line_up();
         match self.held.take() {
             Some(Held::Fabric(peer, generation, came)) => {
                 self.queue.push_front(Out::Frame(peer, generation, came));
@@ -165,6 +208,7 @@ impl Inbox {
         base: &mut B,
         below: &mut Option<F>,
     ) {
+        self.line_up();
         for out in std::mem::take(&mut self.queue) {
             match out {
                 Out::Frame(from, _, came) if from == peer => came.give_back(below.as_mut()),
@@ -177,6 +221,7 @@ impl Inbox {
 
     /// Releases all that was not polled.
     pub(crate) fn drop_all<B: RmaLink, F: Below>(&mut self, base: &mut B, below: &mut Option<F>) {
+        self.line_up();
         for out in std::mem::take(&mut self.queue) {
             match out {
                 Out::Frame(_, _, came) => came.give_back(below.as_mut()),
@@ -193,6 +238,7 @@ impl Inbox {
         base: &mut B,
         below: &mut Option<F>,
     ) {
+        self.line_up();
         for out in &mut self.queue {
             let copy = match out {
                 Out::Frame(from, generation, came @ Came::Buffer(..)) => {

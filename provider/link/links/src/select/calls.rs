@@ -142,7 +142,10 @@ impl FrameLink for Links {
             return match of {
                 FrameSource::Any => self.poll_frame_of_all(),
                 // Only a system call would find something, and that is left to the next poll.
-                FrameSource::AnyAtHand if self.shm.has_no_rings() => PollFrame::Nothing,
+                FrameSource::AnyAtHand if self.shm.has_no_rings() => {
+                    self.pace.take_near_only();
+                    PollFrame::Nothing
+                }
                 _ => PollFrame::Unknown,
             };
         }
@@ -205,8 +208,11 @@ impl FrameLink for Links {
     }
 
     #[inline(always)]
-    fn take(&mut self, frame: &Frame, off: usize, dst: Span) -> bool {
-        !route::is_far(frame.slot) && self.shm.take(frame, off, dst)
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, apart: bool) -> bool {
+        if apart {
+            return route::is_far(frame.slot) && self.further.take(frame, off, dst);
+        }
+        !route::is_far(frame.slot) && self.shm.take(frame, off, dst, false)
     }
 
     #[inline(always)]

@@ -175,6 +175,11 @@ impl Further {
         }
     }
 
+    pub(super) fn take(&mut self, frame: &Frame, off: usize, dst: Span) -> bool {
+        let far = self.frame(frame.from, frame.len, frame.slot);
+        far.is_some_and(|(at, frame)| self[at].take(&frame, off, dst, true))
+    }
+
     pub(super) fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         let Some((at, frame)) = self.frame(frame.from, frame.len, frame.slot) else {
             return if to.is_some() { Landing::Over(false) } else { Landing::Left };

@@ -209,7 +209,7 @@ impl Links {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        if !self.pace.step() {
+        if !self.pace.step() || self.pace.take_near_only() {
             return self.poll_near();
         }
         if self.rests() {
@@ -249,6 +249,12 @@ impl Links {
     #[cold]
     #[inline(never)]
     fn poll_frame_of_all(&mut self) -> PollFrame {
+        if !self.events.is_empty() {
+            return PollFrame::Unknown;
+        }
+        if self.pace.take_near_only() {
+            return self.poll_frame_near();
+        }
         let found = self.poll_frame_of_each();
         if !matches!(found, PollFrame::Unknown) {
             self.further.note_polled();
@@ -258,10 +264,7 @@ impl Links {
 
     #[inline(always)]
     fn poll_frame_of_each(&mut self) -> PollFrame {
-        if !self.events.is_empty() {
-            return PollFrame::Unknown;
-        }
-        if self.rests() {
+        if self.rest.rests() && self.rests() {
             return PollFrame::Nothing;
         }
         let (near_first, begin) = self.further.next_poll();
@@ -271,14 +274,14 @@ impl Links {
                 return found;
             }
         }
-        let links = self.further.len();
-        for step in begin..begin + links {
-            let at = if step < links { step } else { step - links };
+        let (links, mut at) = (self.further.len(), begin);
+        for _ in 0..links {
             match self.further[at].poll_frame(FrameSource::Any) {
                 PollFrame::Nothing => {}
                 PollFrame::Frame(frame) => return self.found_frame(at, frame),
                 PollFrame::Unknown => return PollFrame::Unknown,
             }
+            at = if at + 1 < links { at + 1 } else { 0 };
         }
         self.pace.polled(self.shm.clock());
         self.missed_far();
@@ -339,7 +342,7 @@ impl Links {
     /// A look at further links has found something.
     #[inline]
     fn found_far(&mut self) {
-        self.pace.found();
+        self.pace.found(self.shm.has_no_rings());
         self.rest.wake();
         self.shm.set_patient();
     }

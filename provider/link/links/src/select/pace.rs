@@ -27,13 +27,24 @@ pub(super) struct Pace {
     most: u32,
     /// A further link has a peer.
     peers: bool,
+    /// The next look is one at shared memory alone, in the place of a poll until it.
+    near_only: bool,
     /// When the last look was, as far as is known.
     looked: Option<Instant>,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { rest: MOST, step: 0, period: FEW, most: LISTENING, peers: false, near: false, looked: None }
+        Pace {
+            rest: MOST,
+            step: 0,
+            period: FEW,
+            most: LISTENING,
+            peers: false,
+            near_only: false,
+            near: false,
+            looked: None,
+        }
     }
 }
 
@@ -84,13 +95,21 @@ impl Pace {
     pub(super) fn hurry(&mut self, only_far: bool) {
         self.period = self.period.min(FEW);
         self.rest = if only_far && self.step > 0 { 0 } else { self.rest.min(self.period) };
+        self.near_only &= !only_far;
     }
 
     /// The next poll is a look: it is that after a sleep.
     pub(super) fn poll_next(&mut self) {
         if self.step > 0 {
-            self.rest = 0;
+            (self.rest, self.near_only) = (0, false);
         }
+    }
+
+    /// Whether this look is one at shared memory alone: [`Pace::found`] puts such a poll before the next one,
+    /// which does nothing for rings that are not there.
+    #[inline(always)]
+    pub(super) fn take_near_only(&mut self) -> bool {
+        std::mem::take(&mut self.near_only)
     }
 
     /// Polls between two looks, as it is now.
@@ -100,9 +119,11 @@ impl Pace {
     }
 
     /// A look has found something. Shared memory has its turn before the next one, and a caller that asks for
-    /// more at once does not wait for a system call, which mostly finds nothing.
-    pub(super) fn found(&mut self) {
-        (self.period, self.rest, self.near) = (self.period.min(FEW), 1, false);
+    /// more at once does not wait for a system call, which mostly finds nothing. `only_far`: no peer has sent
+    /// anything by shared memory.
+    pub(super) fn found(&mut self, only_far: bool) {
+        (self.period, self.near) = (self.period.min(FEW), false);
+        (self.rest, self.near_only) = if only_far && self.step > 0 { (0, true) } else { (1, false) };
     }
 
     /// A look has found nothing.
@@ -121,7 +142,7 @@ mod tests {
     /// Polls until the next look, which finds nothing.
     fn polls(pace: &mut Pace, near: bool) -> u32 {
         let mut n = 0;
-        while !pace.step() {
+        while !pace.step() || pace.take_near_only() {
             n += 1;
             pace.note_near(near);
             assert!(n <= LISTENING);
@@ -145,8 +166,19 @@ mod tests {
         assert_eq!((polls(&mut pace, true), polls(&mut pace, true)), (1024, 1024));
         let idle: Vec<u32> = (0..13).map(|_| polls(&mut pace, false)).collect();
         assert_eq!(idle, [1024, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 0]);
+        let found: [fn(&mut Pace); 2] = [|pace| pace.found(false), |pace| pace.found(true)];
         let hurry: [fn(&mut Pace); 2] = [|pace| pace.hurry(false), |pace| pace.hurry(true)];
-        for (soon, until) in [(Pace::found as fn(&mut Pace), 1), (hurry[0], 1), (hurry[1], 0)] {
+        // What comes between a look that found something and the next poll.
+        let then: [fn(&mut Pace); 4] = [
+            |pace| (pace.found(true), pace.hurry(false)).1,
+            |pace| (pace.found(true), pace.hurry(true)).1,
+            |pace| (pace.found(true), pace.poll_next()).1,
+            |pace| assert!((pace.found(true), pace.step() && pace.take_near_only()).1),
+        ];
+        let then = then.into_iter().zip([1, 0, 0, 0]);
+        for (soon, until) in
+            [(found[0], 1), (found[1], 1), (hurry[0], 1), (hurry[1], 0)].into_iter().chain(then)
+        {
             for _ in 0..12 {
                 polls(&mut pace, true);
             }

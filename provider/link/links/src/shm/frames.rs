@@ -243,7 +243,7 @@ impl FrameLink for ShmLink {
 
     // A peer is looked up once.
     #[inline(always)]
-    fn take(&mut self, frame: &Frame, off: usize, dst: Span) -> bool {
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, _apart: bool) -> bool {
         let (id, first, held) = self.channels.rings.frame();
         if (id, held) != (frame.from.0, frame.len) {
             return false;
