@@ -54,8 +54,8 @@ fn refusal(by: &mut Verbs, to: Dest, beside: &mut Verbs) -> String {
 /// A message each way, by those that are connected, or connect.
 fn talk(one: &mut Verbs, to_other: Dest, other: &mut Verbs, to_one: Dest) {
     send(one, to_other, other).expect("a connection");
-    let Did::Came(buffer, 3) = happens(other) else { panic!("not the message") };
-    assert_eq!(other.came_by(buffer), Some(to_one));
+    let Did::Came(buffer, 3, by) = happens(other) else { panic!("not the message") };
+    assert_eq!(by, Some(to_one));
     other.give_back(buffer);
     say(other, to_one, one);
 }
@@ -188,7 +188,7 @@ fn a_peer_that_parts_while_messages_come_gives_its_places_back_once() {
     }
     a.part(to_b);
     while let Some(did) = a.poll(Poll::All) {
-        if let Did::Came(buffer, _) = did {
+        if let Did::Came(buffer, ..) = did {
             a.give_back(buffer);
         }
     }

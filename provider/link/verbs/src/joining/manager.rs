@@ -428,10 +428,11 @@ impl Manager {
 
     /// rdma_connect has returned.
     fn returned(&mut self) -> Option<Option<News>> {
+        // The thread of a call that was taken may ring after that.
+        lock(&self.means.bell).clear();
         if self.calling == 0 {
             return None;
         }
-        lock(&self.means.bell).clear();
         let mut over = self.calls.iter_mut().filter_map(|(number, call)| match &call.stage {
             Stage::Connects(connecting) => connecting.take().map(|outcome| (*number, call, outcome)),
             _ => None,
@@ -444,9 +445,9 @@ impl Manager {
             self.calls.remove(&number);
         }
         self.count();
-        let news = outcome.err().filter(|_| !is_left).map(|e| News::Lost(number, e.to_string()));
-        self.has_news |= news.is_some();
-        Some(news)
+        // Others may have returned, and the bell is rung no more for these.
+        self.has_news = true;
+        Some(outcome.err().filter(|_| !is_left).map(|e| News::Lost(number, e.to_string())))
     }
 
     /// Something connects here: the peer of the queue pair whose nonce it has, or a stranger.
