@@ -155,12 +155,13 @@ impl State {
         }
     }
 
-    /// A queue pair is connected.
+    /// A queue pair is connected, by the first port of each device.
     fn connect(&mut self, qpn: u32, peer: Address, far_qpn: u32) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let reads = settings().devices[qp.device].limits.reads as u8;
         let mtu = settings().devices[qp.device].mtu;
-        qp.path = Path { peer, qpn: far_qpn, mtu, max_reads: (reads, reads), ..qp.path };
+        qp.path =
+            Path { peer, peer_port: 1, port: 1, qpn: far_qpn, mtu, max_reads: (reads, reads), ..qp.path };
         (qp.sending.psn, qp.receiving.psn) = (0, 0);
         qp.state = ibv::IBV_QPS_RTS;
         unsafe { (*(qp.raw as *mut ibv::ibv_qp)).state = ibv::IBV_QPS_RTS };
