@@ -24,6 +24,7 @@
 //! | `tick` | the time of the kernel's last tick |
 //! | `timer` | descriptors that are readable every so often |
 //! | `poller` | sleeping until one of many descriptors has something |
+//! | `ports` | which ports an endpoint may listen at |
 
 #[cfg(all(test, loom))]
 extern crate self as ipc;
@@ -38,6 +39,7 @@ mod mapping;
 pub mod memfd;
 pub mod pidfd;
 mod poller;
+mod ports;
 pub mod process;
 mod random;
 pub mod rights;
@@ -53,6 +55,7 @@ pub use fork::{Unshared, each_marked};
 pub use limits::MemoryLimit;
 pub use mapping::Mapping;
 pub use poller::{Poller, Ready, Watch};
+pub use ports::Ports;
 pub use random::random;
 pub use shared::revocation_table::RevocationTable;
 pub use shared::{access, fence, pieces, word};

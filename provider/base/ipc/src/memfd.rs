@@ -139,5 +139,4 @@ pub fn adopt_read_only(fd: impl AsFd, size: impl RangeBounds<usize>) -> Result<M
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "memfd_tests.rs"]
 mod tests;

@@ -312,7 +312,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         verbs.mtu = mtu.and_then(|text| text.parse().ok());
         verbs.on_demand = on_demand;
         verbs.rails = rails.unwrap_or(verbs.rails);
-        verbs.ports = p.tcp.ports.range();
+        verbs.ports = p.tcp.ports;
     }
     p.copy_agent = match word(settings::COPY_AGENT).as_deref() {
         None | Some("auto") => CopyAgent::Beside,

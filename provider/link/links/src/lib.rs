@@ -48,10 +48,10 @@ pub mod usage;
 pub use ipc::credentials::other_uids_coincide;
 pub use ipc::fence::full_fence;
 pub use ipc::host::{boot_id, name as host_name};
-pub use ipc::{Mapping, MemoryLimit, RevocationTable};
+pub use ipc::{Mapping, MemoryLimit, Ports, RevocationTable};
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_one_way, eager_size};
-pub use name::{Name, Port, Ports};
+pub use name::{Name, Port};
 pub use net::primary_ip;
 pub use select::{BoxedLink, Links};
 pub use shm::{

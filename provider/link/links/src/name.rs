@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use ipc::socket::socket;
-use ipc::{Unshared, cvt};
+use ipc::{Ports, Unshared, cvt};
 use wire::Addr;
 
 use crate::{net, pacing};
@@ -19,38 +19,6 @@ pub enum Port {
     ListensLater,
     /// It does, for a [`crate::TcpLink`].
     Listens,
-}
-
-/// The ports that names have where none is named: any free ones, or those of a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ports(Option<(u16, u16)>);
-
-impl Ports {
-    /// Those from `first` to `last`.
-    pub fn between(first: u16, last: u16) -> Ports {
-        Ports(Some((first.min(last), last.max(first))))
-    }
-
-    /// The first and the last one of a range.
-    pub fn range(self) -> Option<(u16, u16)> {
-        self.0
-    }
-
-    /// The ports to try, one after the other; 0 is any free one. Processes that start at once begin at
-    /// different places of a range.
-    fn tries(self) -> io::Result<Vec<u16>> {
-        let Some((first, last)) = self.0 else { return Ok(vec![0; TRIES]) };
-        let begin = crate::random()? % (u64::from(last - first) + 1);
-        Ok((first..=last).cycle().skip(begin as usize).take(usize::from(last - first) + 1).collect())
-    }
-
-    /// What is said where each one was taken.
-    fn exhausted(self, e: io::Error) -> io::Error {
-        let Some((first, last)) = self.0 else { return e };
-        let why =
-            format!("no port from {first} to {last} is free (FI_STRAIT_PORTS): {e}; give a longer range");
-        io::Error::new(e.kind(), why)
-    }
 }
 
 /// A name that no other endpoint of this host has, and the socket that keeps it so.
@@ -67,9 +35,6 @@ pub struct Name {
 
 /// Connections that wait for this process to look, at most: as many as net.core.somaxconn lets it have.
 const BACKLOG: libc::c_int = 65_535;
-
-/// Tries to find a free port whose other sockets are free, too.
-const TRIES: usize = 17;
 
 impl Name {
     /// Takes the name `bind`: port 0 takes a free one of `ports`, an unspecified address serves all of the
@@ -199,16 +164,11 @@ fn first_free<T>(at: SocketAddr, ports: Ports, take: impl Fn(SocketAddr) -> io::
     if at.port() != 0 {
         return take(at);
     }
-    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-    for port in ports.tries()? {
+    ports.first_free(|port| {
         let mut next = at;
         next.set_port(port);
-        match take(next) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => last = e,
-            done => return done,
-        }
-    }
-    Err(ports.exhausted(last))
+        take(next)
+    })
 }
 
 fn reuse(fd: &OwnedFd) -> io::Result<()> {
@@ -262,13 +222,5 @@ mod tests {
             Name::claim(named, (Port::Listens, elsewhere), |_| Ok(())).unwrap().0.addr().port(),
             taken
         );
-    }
-
-    #[test]
-    fn each_port_of_a_range_is_tried_once() {
-        let mut tries = Ports::between(5000, 5009).tries().unwrap();
-        tries.sort_unstable();
-        assert_eq!(tries, (5000..=5009).collect::<Vec<u16>>());
-        assert_eq!(Ports::between(65_535, 65_535).tries().unwrap(), [65_535]);
     }
 }

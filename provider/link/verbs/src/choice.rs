@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use below::{Below as _, RAILS};
+use ipc::Ports;
 use rdma_sys::{
     Channel, Context, Cq, Device, Error, IBV_ATOMIC_GLOB, Library, Pd, Port, Qp, QpInit, Srq, SrqInit, ibv_wc,
 };
@@ -13,7 +14,8 @@ use rdma_sys::{
 use register::Registry;
 
 use crate::bounces::Bounces;
-use crate::joining::manager::{Manager, Place};
+use crate::joining::manager::Manager;
+use crate::joining::place::Place;
 use crate::pairs::Pairs;
 use crate::probe::Own;
 use crate::rails::Rails;
@@ -82,8 +84,8 @@ pub struct Options {
     pub clients: Option<PathBuf>,
     /// How many ports a connection uses, at most: the first, and its rails.
     pub rails: usize,
-    /// The first and the last port of TCP that connections of iWARP may be listened for at, if not any.
-    pub ports: Option<(u16, u16)>,
+    /// The ports of TCP that connections of iWARP may be listened for at.
+    pub ports: Ports,
     /// Where sysfs is, if elsewhere than Linux has it.
     pub sysfs: Option<PathBuf>,
 }
@@ -100,7 +102,7 @@ impl Default for Options {
             on_demand: false,
             clients: None,
             rails: 1,
-            ports: None,
+            ports: Ports::default(),
             sysfs: None,
         }
     }

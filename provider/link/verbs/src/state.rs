@@ -10,7 +10,8 @@ use register::Registry;
 
 use crate::bounces::Bounces;
 use crate::choice::patience::Patience;
-use crate::joining::manager::{Manager, Place};
+use crate::joining::manager::Manager;
+use crate::joining::place::Place;
 use crate::pairs::Pairs;
 use crate::rails::Rails;
 use crate::receives::Receives;

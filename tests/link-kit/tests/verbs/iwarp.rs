@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use below::{Below as _, Dest, Did, Message, NotSent, Offer, Poll, Remote as _};
+use ipc::Ports;
 use rdma_sys::cm_bindings::RDMA_CM_EVENT_REJECTED;
 use rdma_sys::{
     Access, Channel, CmChannel, CmEvent, CmId, CmLibrary, CmSaid, Context, Cq, Device, Library, Pd, Qp,
@@ -245,7 +246,7 @@ fn no_gid_is_asked_of_a_device_of_iwarp() {
 #[test]
 fn connections_are_listened_for_at_ports_of_the_range() {
     set("sv0:iwarp", &[]);
-    let options = Options { ports: Some((7000, 7001)), ..options() };
+    let options = Options { ports: Ports::between(7000, 7001), ..options() };
     let mut all: Vec<Verbs> = (0..2).map(|_| verbs::open(&options, HOST).expect("a port").0).collect();
     let port = |at: &mut Verbs| {
         let address = at.offer().expect("a queue pair").address;

@@ -153,7 +153,7 @@ mod tests {
             mtu: Some(2048),
             on_demand: true,
             rails: 2,
-            ports: Some((40_000, 40_999)),
+            ports: link::Ports::between(40_000, 40_999),
             ..verbs::Options::default()
         };
         assert_eq!(p.links.verbs, Some(options));

@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use hmem::Span;
-use ipc::Poller;
 use ipc::pieces;
 use ipc::socket;
+use ipc::{Poller, Ports};
 use link_api::{Frame, PeerId, PieceCounter, Refused, Sent};
 use meet::{Refusals, Shortage};
 use wire::channel::Packet;
 
-use crate::name::{Name, Port, Ports};
+use crate::name::{Name, Port};
 use crate::shm::channel::ring::Mem as _;
 use crate::shm::channel::rings::Rings;
 use crate::shm::channel::wake;

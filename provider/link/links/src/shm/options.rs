@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::name::{Port, Ports};
+use ipc::Ports;
+
+use crate::name::Port;
 use crate::shm::channel::ring;
 use crate::shm::channel::segment::{MAX_RING, MIN_RING};
 use crate::shm::memory::windows::Windows;

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use hmem::Span;
 use link_api::{Connect, Event, Frame, Link as _, PeerId, PollFrame, Refused, Sent};
 
-use crate::name::{Name, Port, Ports};
+use ipc::Ports;
+
+use crate::name::{Name, Port};
 use crate::tcp::connections::Connections;
 use crate::tcp::cork::Cork;
 use crate::tcp::farewell;

@@ -95,8 +95,8 @@ impl Connecting {
         }
     }
 
-    /// Nobody awaits the call any more. The id, and behind it the queue pair, are destroyed when it has
-    /// returned.
+    /// The caller awaits the call no more. Its thread destroys the id, and then the queue pair, when
+    /// rdma_connect has returned.
     pub(crate) fn leave(self, qp: Qp) {
         let mut stage = lock(&self.stage);
         let before = std::mem::replace(&mut *stage, Stage::Taken);

@@ -8,62 +8,21 @@
 //! is rejected, and an answer with another one ends the connection: neither moves a queue pair on.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use below::Fd;
 use ipc::{Bell, Poller};
-use rdma_sys::{Channel, CmChannel, CmEvent, CmId, CmLibrary, Device, Error, Qp, cm_bindings as cm};
+use rdma_sys::{Channel, CmChannel, CmEvent, CmId, Device, Error, Qp, cm_bindings as cm};
 
+use super::address::Address;
 use super::connecting::{Connecting, Nonce, Said, SharedBell, lock};
+use super::place::Place;
 
 /// How long the device and the way to an address may take to be found.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What an end announces of its queue pair.
-///
-/// | bytes | what |
-/// |---|---|
-/// | 0..16 | IPv6 address, or an IPv4 address that is mapped to one |
-/// | 16..18 | port (u16, little endian) |
-/// | 18 | how many reads of the peer's the device serves at once |
-/// | 19 | 0 |
-/// | 20..36 | nonce |
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Address {
-    at: SocketAddr,
-    reads: u8,
-    nonce: Nonce,
-}
-
-impl Address {
-    const LEN: usize = 36;
-
-    fn encode(&self) -> Vec<u8> {
-        let ip = match self.at.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        let mut out = ip.octets().to_vec();
-        out.extend(self.at.port().to_le_bytes());
-        out.extend([self.reads, 0]);
-        out.extend(self.nonce);
-        out
-    }
-
-    /// Of what a peer has announced; `None` if it is no address.
-    fn decode(bytes: &[u8]) -> Option<Address> {
-        let bytes: &[u8; Address::LEN] = bytes.try_into().ok()?;
-        let ip: [u8; 16] = std::array::from_fn(|i| bytes[i]);
-        let (ip, port) = (Ipv6Addr::from(ip).to_canonical(), u16::from_le_bytes([bytes[16], bytes[17]]));
-        let is_one = port != 0 && bytes[19] == 0 && !ip.is_unspecified() && !ip.is_multicast();
-        let nonce = std::array::from_fn(|i| bytes[20 + i]);
-        is_one.then_some(Address { at: (ip, port).into(), reads: bytes[18], nonce })
-    }
-}
 
 /// How far a queue pair is.
 #[derive(Debug)]
@@ -174,7 +133,7 @@ impl Call {
             }
             (CmEvent::Resolved(_), Stage::Finds(id, _)) => id.resolve_route(PATIENCE).map_err(text),
             (CmEvent::Routed(_), Stage::Finds(..)) => self.connect(means),
-            // Who answers with anything else is not the peer that was met.
+            // An answer without this end's nonce is not the peer's.
             (CmEvent::Established(_, bytes), Stage::Connects(_) | Stage::Called(_))
                 if !bytes.starts_with(&self.own) =>
             {
@@ -198,75 +157,6 @@ pub(crate) enum News {
     Connected(u32),
     /// It is not connected, or not any more, and why.
     Lost(u32, String),
-}
-
-/// The address of a device that its connections have, what makes them, and the ports that are listened at.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    library: CmLibrary,
-    address: IpAddr,
-    ports: Option<(u16, u16)>,
-}
-
-impl Place {
-    /// The endpoint's address, if it is this device's. `ports`: the first and the last one that may be
-    /// listened at, if not any.
-    pub(crate) fn find(
-        path: Option<&Path>,
-        device: &Device,
-        address: IpAddr,
-        ports: Option<(u16, u16)>,
-    ) -> Result<Place, String> {
-        let library = CmLibrary::open(path).map_err(|e| format!("its connections are iWARP's: {e}"))?;
-        let place = Place { library, address, ports };
-        place.bind(device, 0).map(|_| place).map_err(|(why, _)| why)
-    }
-
-    pub(crate) fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// An id of the device's, by its address; an error also as errno.
-    fn bind(&self, device: &Device, port: u16) -> Result<(CmChannel, CmId), (String, i32)> {
-        let Place { library, address, .. } = self;
-        let refused = |e: Error| (e.to_string(), e.errno());
-        let channel = CmChannel::new(library).map_err(refused)?;
-        let id = CmId::new(&channel).map_err(refused)?;
-        let needs = "iWARP's connections need one of its own";
-        id.bind((*address, port).into()).map_err(|e| {
-            (format!("it has not the endpoint's address {address} ({e}): {needs}"), e.errno())
-        })?;
-        if id.is_of(device) {
-            return Ok((channel, id));
-        }
-        let found = id.device_name().unwrap_or_else(|| "no device".into());
-        let why =
-            format!("it has not the endpoint's address {address}, by which librdmacm finds {found}: {needs}");
-        Err((why, libc::ENODEV))
-    }
-
-    fn listen_at(&self, device: &Device, port: u16) -> Result<(CmChannel, CmId, u16), (String, i32)> {
-        let (channel, id) = self.bind(device, port)?;
-        let port = id.listen().map_err(|e| (e.to_string(), e.errno()))?;
-        Ok((channel, id, port))
-    }
-
-    /// Listens at a port that is free. Processes that start at once begin at different places of a range.
-    fn listen(&self, device: &Device) -> Result<(CmChannel, CmId, u16), String> {
-        let Some((first, last)) = self.ports else {
-            return self.listen_at(device, 0).map_err(|(why, _)| why);
-        };
-        let begin = u32::from_le_bytes(ipc::random().map_err(|e| format!("getrandom: {e}"))?);
-        let count = u32::from(last.saturating_sub(first)) + 1;
-        for nth in 0..count {
-            let port = u32::from(first) + (begin % count + nth) % count;
-            match self.listen_at(device, port as u16) {
-                Err((_, libc::EADDRINUSE)) => {}
-                outcome => return outcome.map_err(|(why, _)| why),
-            }
-        }
-        Err(format!("no port from {first} to {last} is free (FI_STRAIT_PORTS): give a longer range"))
-    }
 }
 
 /// All connections by librdmacm.
@@ -296,13 +186,13 @@ impl Manager {
         reads: (u8, u8),
         completions: &Channel,
     ) -> Result<Manager, String> {
-        let (channel, listener, port) = place.listen(device)?;
+        let (channel, listener, port) = place.listen(device).map_err(|e| e.to_string())?;
         let poller = Poller::new().map_err(|e| e.to_string())?;
         let bell = Bell::new().map_err(|e| e.to_string())?;
         for fd in [channel.fd().as_raw_fd(), completions.fd().as_raw_fd(), bell.as_raw_fd()] {
             poller.add(&Fd(fd), 0).map_err(|e| e.to_string())?;
         }
-        let at = (place.address, port).into();
+        let at = (place.address(), port).into();
         let (calls, by_nonce) = Default::default();
         let (pending, calling, has_news) = (0, 0, false);
         let means = Means { device: device.clone(), reads, bell: Arc::new(Mutex::new(bell)) };
@@ -478,32 +368,5 @@ impl Manager {
             return Some(News::Lost(number, why));
         }
         (call.is_up && !was_up).then_some(News::Connected(number))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one(ip: &str) -> Address {
-        Address { at: (ip.parse::<IpAddr>().expect("an address"), 4791).into(), reads: 8, nonce: [7; 16] }
-    }
-
-    #[test]
-    fn an_address_is_read_as_it_was_written() {
-        for ip in ["10.9.0.1", "fd00::1"] {
-            assert_eq!(Address::decode(&one(ip).encode()), Some(one(ip)));
-        }
-    }
-
-    #[test]
-    fn what_is_no_address_is_refused() {
-        let changes: [fn(&mut Vec<u8>); 5] =
-            [|b| b.truncate(35), |b| b.push(0), |b| b[16..18].fill(0), |b| b[19] = 1, |b| b[12..16].fill(0)];
-        for (n, change) in changes.into_iter().enumerate() {
-            let mut bytes = one("10.9.0.1").encode();
-            change(&mut bytes);
-            assert_eq!(Address::decode(&bytes), None, "change {n}");
-        }
     }
 }

@@ -1,8 +1,10 @@
-//! How second queue pairs are made, connected and closed; `manager`: how those of iWARP are connected;
-//! `connecting`: the call that does it.
+//! How second queue pairs are made, connected and closed; `manager`: how those of iWARP are connected, which
+//! `address` announces, at a `place`; `connecting`: the call that does it.
 
+mod address;
 mod connecting;
 pub(crate) mod manager;
+pub(crate) mod place;
 
 use std::net::IpAddr;
 
