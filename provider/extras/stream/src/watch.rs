@@ -183,11 +183,10 @@ fn examine(shared: &Shared, lane: u32, before: Option<Wait>) -> Option<Wait> {
         return None;
     }
     let begun = shared.lanes.word(lane, BEGUN).load(Acquire);
-    let limit = || Limit::begin(shared.timeout, Instant::now());
     Some(before.filter(|w| (w.code, w.begun) == (code, begun)).unwrap_or_else(|| Wait {
         code,
         begun,
-        limit: limit(),
+        limit: Limit::begin(shared.timeout, Instant::now()),
     }))
 }
 

@@ -6,7 +6,7 @@ use rdma_sys::{Event, ibv_wc};
 
 use crate::joining::Managed;
 use crate::joining::manager::Manager;
-use crate::pair::{Pair, Posted, State};
+use crate::pair::{Pair, Posted};
 use crate::rails::Found;
 use crate::receives::RECEIVE;
 use crate::state::{CALLS, EVENTS, Objects, Verbs};
@@ -27,6 +27,11 @@ impl From<Message> for Did {
         // One of a queue pair that is gone is no peer's.
         Did::Came(Buffer(place), len, Some(Dest(by.map_or(u64::MAX, u64::from))))
     }
+}
+
+/// Whether what connects a queue pair uses it.
+fn is_calling(manager: &Option<Manager>, number: u32) -> bool {
+    manager.as_ref().is_some_and(|manager| manager.is_calling(number))
 }
 
 impl Verbs {
@@ -133,7 +138,7 @@ impl Verbs {
         let Some(pair) = pairs.get_mut(number) else { return };
         let before = pair.in_use();
         let is_done = wc.status == ibv::IBV_WC_SUCCESS;
-        let is_first = matches!(pair.state, State::Connected | State::Joining | State::Offered);
+        let is_first = pair.state.is_open();
         let is_own_memory = is_own_memory(wc.status, is_first);
         let did = &mut self.did;
         let mut used =
@@ -220,7 +225,7 @@ impl Verbs {
         self.read_events();
         loop {
             let Objects { pairs, receives, manager, .. } = &mut *self.objects;
-            let may_go = |number| !manager.as_ref().is_some_and(|manager| manager.is_calling(number));
+            let may_go = |number| !is_calling(manager, number);
             let Some((number, pair)) = pairs.take_over(receives.srq().is_some(), may_go) else { return };
             self.retire(number, pair);
         }
@@ -230,7 +235,7 @@ impl Verbs {
     #[cold]
     pub(crate) fn may_close(&self) -> bool {
         let Objects { pairs, manager, .. } = &*self.objects;
-        pairs.has_closing_of(|number| !manager.as_ref().is_some_and(|manager| manager.is_calling(number)))
+        pairs.has_closing_of(|number| !is_calling(manager, number))
     }
 
     /// Takes events of the device.

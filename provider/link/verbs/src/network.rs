@@ -193,11 +193,7 @@ impl Verbs {
             end_registration(registered, lease);
         }
         // The device may use places until here.
-        if self.route.manager.is_some() {
-            Managed(self).destroy(number, pair.qp);
-        } else {
-            drop(pair);
-        }
+        Managed(self).destroy(number, pair.qp);
         if let Some(domain) = self.objects.seconds.end_domain(number) {
             self.objects.bounces.end_domain(domain.id);
             self.objects.registered.device().end_domain(domain.id);
@@ -463,9 +459,7 @@ impl Below for Verbs {
         let Objects { receives, pairs, .. } = &mut *self.objects;
         let owner = receives.owner(buffer.0);
         let pair = owner.and_then(|number| pairs.get_mut(number));
-        let pair =
-            pair.filter(|pair| matches!(pair.state, State::Offered | State::Joining | State::Connected));
-        match pair {
+        match pair.filter(|pair| pair.state.is_open()) {
             Some(pair) => pair.receives += u32::from(receives.give_back(buffer.0, Some(&pair.qp))),
             None => {
                 receives.give_back(buffer.0, None);

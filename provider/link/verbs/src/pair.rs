@@ -29,6 +29,13 @@ pub(crate) enum State {
     Closing(Instant),
 }
 
+impl State {
+    /// Whether it is not in error, and needed: requests are posted to it now, or are to be.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, State::Offered | State::Joining | State::Connected)
+    }
+}
+
 /// A request that was posted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Posted {
@@ -145,7 +152,7 @@ impl Pair {
 
     /// It is in error; whether that is new.
     pub(crate) fn fail(&mut self, why: &str) -> bool {
-        let is_new = matches!(self.state, State::Connected | State::Joining | State::Offered);
+        let is_new = self.state.is_open();
         if is_new {
             // As a rule it is so already.
             self.qp.breaker().fail();

@@ -37,7 +37,7 @@ fn each(test: impl Fn(&FakeNet, Duo<Fake>)) {
     }
 }
 
-/// Registers memory of the second one, which is told what that is called there.
+/// Registers memory of the second one under this key.
 fn share(duo: &mut Duo<Fake>, span: Span, key: u64, access: Access) -> MrId {
     duo.b.domain.mr_reg(&Reg { iov: &[span], access, key: Some(key) }).expect("a key that is free").0
 }

@@ -77,7 +77,8 @@ impl Op {
     }
 }
 
-/// Posts a piece, which stays the first connection's where that of its key does not do it.
+/// Posts an access. Where the rail of its key refuses it, it has the key of the first connection from then
+/// on.
 fn access<F: Below>(below: &mut F, who: u64, piece: &mut Piece) -> Result<(), NotSent> {
     let outcome = below.access(who, piece);
     if !matches!(outcome, Err(NotSent::ByFirst)) || piece.key == piece.first {

@@ -30,8 +30,9 @@ impl Stage {
     /// The number of the queue pair.
     pub(crate) fn number(self) -> Option<u32> {
         match self {
-            Stage::Offered(n) | Stage::Proving(n) | Stage::Joined(n) => Some(n),
-            Stage::Made(_) | Stage::Left(_) => self.in_use(),
+            Stage::Offered(n) | Stage::Proving(n) | Stage::Joined(n) | Stage::Made(n) | Stage::Left(n) => {
+                Some(n)
+            }
             Stage::Expected | Stage::Refused => None,
         }
     }

@@ -90,7 +90,7 @@ fn registration_closed_in_a_read_is_not_read_any_more() {
             stands_still(&mut duo, || net.is_read(target));
             assert_eq!(duo.lent(), 1);
             duo.b.domain.set_patience(link_api::Patience::Retried);
-            let (start, mut told) = (Instant::now(), None);
+            let (start, mut reported) = (Instant::now(), None);
             while let Err(why) = duo.b.domain.mr_close(mr) {
                 assert_eq!(why, Error::Busy);
                 assert!(start.elapsed() < WAIT, "it is never closed");
@@ -98,12 +98,12 @@ fn registration_closed_in_a_read_is_not_read_any_more() {
                 if round % 2 == 0 {
                     assert!(duo.b.next().is_none());
                 }
-                told = told.or_else(|| duo.a.next());
+                reported = reported.or_else(|| duo.a.next());
             }
             assert!(!net.is_read(target), "memory is read after it was given back");
             hmem::write(&[target], 0, &[0xa5; LEN]);
             net.halt(None);
-            let found = told.unwrap_or_else(|| completed(&mut duo));
+            let found = reported.unwrap_or_else(|| completed(&mut duo));
             assert_eq!(found.err, Some(Error::BadKey));
             duo.settle();
             assert_eq!(duo.lent(), 0);
@@ -126,19 +126,19 @@ fn other_reads_of_the_same_memory_outlive_a_registration_that_is_closed() {
         access(&mut duo, false, &[backs[1]], 0, LEN, 9);
         stands_still(&mut duo, || net.is_filled(backs[0]) && net.is_filled(backs[1]));
         duo.b.domain.set_patience(link_api::Patience::Retried);
-        let (start, mut told) = (Instant::now(), Vec::new());
+        let (start, mut reported) = (Instant::now(), Vec::new());
         while let Err(why) = duo.b.domain.mr_close(mr) {
             assert_eq!(why, Error::Busy);
             assert!(start.elapsed() < WAIT, "it is never closed");
-            told.extend(duo.a.next());
+            reported.extend(duo.a.next());
         }
         net.halt(None);
-        while told.len() < 2 {
+        while reported.len() < 2 {
             assert!(start.elapsed() < WAIT, "one is never over");
-            told.extend(duo.a.next());
+            reported.extend(duo.a.next());
             duo.b.next();
         }
-        let failed: Vec<_> = told.iter().map(|c| c.err).filter(Option::is_some).collect();
+        let failed: Vec<_> = reported.iter().map(|c| c.err).filter(Option::is_some).collect();
         assert_eq!(failed, [Some(Error::BadKey)]);
         assert!(text(&[backs[1]]) == pattern(LEN, 1));
         duo.settle();
@@ -160,7 +160,7 @@ fn an_initiator_that_ends_in_its_read_leaves_nothing_registered() {
         // What the one that ended had lent, to be written, is not counted off.
         let left = u64::from(counts.writes.load(Relaxed) > 0);
         while counts.lent.load(Relaxed) > left || net.is_read(target) {
-            assert!(start.elapsed() < WAIT, "its end is never told");
+            assert!(start.elapsed() < WAIT, "its end is never reported");
             b.next();
         }
         assert!(!net.is_read(target), "memory is read after it was given back");
