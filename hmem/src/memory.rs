@@ -91,9 +91,10 @@ pub trait Memory: Handles + Copies + Allocate + Sync {
         None
     }
 
-    /// The device that `addr` is on, by a name that all processes of the host have for it. `None` where that
-    /// is not known, or where the memory moves between devices and the host.
-    fn device(&self, addr: usize) -> Option<[u8; 16]> {
+    /// The device that `addr` is on, by a name that all processes of the host have for it, where processes
+    /// have that device in turns. `None` where it is not known, where the memory moves between devices and
+    /// the host, and where the device runs the copies of several processes at once.
+    fn device_in_turns(&self, addr: usize) -> Option<[u8; 16]> {
         let _ = addr;
         None
     }

@@ -6,14 +6,12 @@ use std::ptr::null_mut;
 
 use super::api::{Api, Error, Handle};
 use super::queue::Stream;
-use super::stream::id_of;
+use super::stream::{id_of, is_by_mps};
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSORS: c_int = 16;
 /// `CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT`.
 const KERNEL_EXEC_TIMEOUT: c_int = 17;
-/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`, of CUDA 12.4.
-const MPS_ENABLED: c_int = 133;
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_SIZE: u32 = 6;
@@ -89,9 +87,7 @@ impl Stream {
     /// far as the driver says that.
     pub fn is_by_mps(self) -> Result<bool, Error> {
         let (api, entered) = self.enter()?;
-        let mut is_on = 0;
-        let known = api.device_attr(&mut is_on, MPS_ENABLED, entered.device()?);
-        Ok(known.is_ok() && is_on != 0)
+        Ok(is_by_mps(api, entered.device()?))
     }
 
     /// Where kernels in the stream find host memory that is page-locked ([`crate::locked`]).

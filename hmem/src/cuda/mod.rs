@@ -127,12 +127,16 @@ impl Memory for Cuda {
         Some(id).filter(|id| *id != 0)
     }
 
-    fn device(&self, addr: usize) -> Option<[u8; 16]> {
+    fn device_in_turns(&self, addr: usize) -> Option<[u8; 16]> {
         if agent::is_on() {
             return None;
         }
         let of = info(addr).filter(|i| !matches!(i.sort, Sort::Managed | Sort::Host) && i.device >= 0)?;
-        stream::uuid_of(loaded()?, of.device).ok()
+        let api = loaded()?;
+        if stream::is_by_mps(api, of.device) {
+            return None;
+        }
+        stream::uuid_of(api, of.device).ok()
     }
 
     fn to_adapter(&self, addr: usize, len: usize) -> Option<(u32, u32)> {

@@ -11,6 +11,9 @@ use super::api::{
 use super::info::{Info, Sort, info};
 use crate::error::Error as AnyError;
 
+/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`, of CUDA 12.4.
+const MPS_ENABLED: c_int = 133;
+
 /// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
 /// with no gap, which for short ones is quicker than many streams side by side; but none is to wait
 /// for a long one, for one in the other direction, or, where a call waits for it, for any.
@@ -192,6 +195,13 @@ pub(crate) fn any(api: &Api) -> Option<usize> {
         api.device_get(&mut device, n).ok()?;
         primary(api, device)
     })
+}
+
+/// Whether NVIDIA's MPS serves the device, so that it runs what several processes ask for at once, as far as
+/// the driver says that.
+pub(super) fn is_by_mps(api: &Api, device: c_int) -> bool {
+    let mut is_on = 0;
+    api.device_attr(&mut is_on, MPS_ENABLED, device).is_ok() && is_on != 0
 }
 
 /// The name that all processes of the host have for a device.

@@ -1,6 +1,7 @@
 //! Kernels: their compilation, launches, and the streams for them.
 
 use hmem::cuda::{OwnStream, Stream};
+use hmem::{Kind, registry};
 
 use super::alone;
 
@@ -167,10 +168,11 @@ fn a_device_of_mps_is_one_by_the_driver_s_word() {
     let (_alone, cu) = alone();
     let at = cu.alloc(8);
     let stream = Stream::legacy(at).unwrap();
+    let cuda = registry::of(Kind::Cuda);
     let found = [0, 1, 0].map(|value| {
         cu.attribute(133, value);
-        stream.is_by_mps().unwrap()
+        (stream.is_by_mps().unwrap(), cuda.device_in_turns(at as usize).is_some())
     });
-    assert_eq!(found, [false, true, false]);
+    assert_eq!(found, [(false, true), (true, false), (false, true)]);
     cu.free(at);
 }

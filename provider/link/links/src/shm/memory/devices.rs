@@ -134,14 +134,15 @@ impl Devices {
         }
     }
 
-    /// Whether both sides' memory begins on a device that is known, and the same.
+    /// Whether both sides' memory begins on a device that is known, the same, and that processes have in
+    /// turns.
     pub(in crate::shm) fn are_one(&self, theirs: &[Seg], ours: &[Span]) -> bool {
         let (Some(there), Some(here)) = (theirs.first(), ours.first()) else { return false };
         // Other runtimes' handles do not say which device it is.
         let there = self.find(there.addr.get());
-        there
-            .filter(|e| e.handle_type.kind() == here.kind())
-            .is_some_and(|there| registry::of(here.kind()).device(here.addr() as usize) == Some(there.device))
+        there.filter(|e| e.handle_type.kind() == here.kind()).is_some_and(|there| {
+            registry::of(here.kind()).device_in_turns(here.addr() as usize) == Some(there.device)
+        })
     }
 
     /// Plans a copy from or to memory of the peer, which has this pid.
