@@ -4,6 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// A directory with the program and what it loads, removed on drop.
 struct Scratch(PathBuf);
@@ -28,11 +29,28 @@ fn contents(dir: &Path, into: &mut DefaultHasher) {
 }
 
 /// The object file of a program of tests/xpu, which compiles longer than most tests of it run: they share it, as long as
-/// the sources and the headers are the same. `None` without a compiler.
+/// the compiler, its arguments, the sources and the headers are the same. `None` without a compiler.
 fn object(compiler: &[&str], source: &Path) -> Option<PathBuf> {
+    // One test of this process at a time: cargo test has a thread for each, cargo nextest a process.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let version = match Command::new(compiler[0]).arg("--version").output() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: no {}", compiler[0]);
+            return None;
+        }
+        version => version.unwrap().stdout,
+    };
+    let mut compile = Command::new(compiler[0]);
+    compile
+        .args(&compiler[1..])
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-c", "-I"])
+        .arg(root.join("include"))
+        .arg(root.join("tests/xpu").join(source));
     let mut state = DefaultHasher::new();
-    (compiler, source).hash(&mut state);
+    version.hash(&mut state);
+    compile.get_args().for_each(|arg| arg.hash(&mut state));
     contents(&root.join("include"), &mut state);
     contents(&root.join("tests/xpu"), &mut state);
     let name = format!("strait-streams-{}-", source.file_stem().unwrap().to_str().unwrap());
@@ -41,25 +59,24 @@ fn object(compiler: &[&str], source: &Path) -> Option<PathBuf> {
     if made.exists() {
         return Some(made);
     }
-    // Another test may compile it meanwhile: each to a file of its own.
+    // Another process may compile it meanwhile: each to a file of its own, whose extension is its id.
     let own = made.with_extension(std::process::id().to_string());
-    let done = Command::new(compiler[0])
-        .args(&compiler[1..])
-        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-c", "-o"])
-        .arg(&own)
-        .arg("-I")
-        .arg(root.join("include"))
-        .arg(root.join("tests/xpu").join(source))
-        .status();
-    match done {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: no {}", compiler[0]);
-            return None;
-        }
-        done => assert!(done.unwrap().success(), "{} does not compile", source.display()),
-    }
+    let done = compile.arg("-o").arg(&own).status();
+    assert!(done.unwrap().success(), "{} does not compile", source.display());
+    remove_old(dir, &name, &made);
     std::fs::rename(&own, &made).unwrap();
     Some(made)
+}
+
+/// Removes the objects of other sources or compilers, and what processes have left that ended while they compiled.
+fn remove_old(dir: &Path, name: &str, made: &Path) {
+    for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        let ours = path.file_name().unwrap().to_str().is_some_and(|file| file.starts_with(name));
+        let lives = path.extension().is_some_and(|id| Path::new("/proc").join(id).exists());
+        if ours && !lives && path != made {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// A program of tests/xpu in such a directory; `None` without a compiler.
