@@ -56,7 +56,7 @@ report() {
 
 # check NAME SECONDS command...: one check, in namespaces of its own.
 check() {
-    local name=$1 limit=$2 status=0 begin=$SECONDS log=$out/${1//[^a-z0-9-]/_}.log; shift 2
+    local name=$1 limit=$(($2 * ${SLOWER:-1})) status=0 begin=$SECONDS log=$out/${1//[^a-z0-9-]/_}.log; shift 2
     NS_TIMEOUT=$limit in_ns "$REPO/ci/suite/faults.sh" --inside "$@" >"$log" 2>&1 </dev/null || status=$?
     [ $status != 137 ] || echo "stopped after $limit s" >>"$log"
     report "$name" $status "$log" "$begin"
@@ -306,7 +306,7 @@ part_hostile() {
     profile=$(pick dev release)
     for seed in $(seq "$(pick 2 20)"); do
         name="hostile $seed" begin=$SECONDS log=$out/hostile-$seed.log status=0
-        STRAIT_HOSTILE_SEED=$seed STRAIT_HOSTILE_SECONDS=$(pick 6 60) timeout -k 5 "$(pick 200 300)" \
+        STRAIT_HOSTILE_SEED=$seed STRAIT_HOSTILE_SECONDS=$(pick 6 60) timeout -k 5 $(($(pick 200 300) * ${SLOWER:-1})) \
             cargo test --manifest-path "$REPO/Cargo.toml" --profile "$profile" --locked -p strait-link --lib \
             hostile_tests::a_hostile_peer -- --nocapture >"$log" 2>&1 </dev/null || status=$?
         grep -q ' 1 passed' "$log" || status=1
