@@ -23,7 +23,7 @@ mod setting;
 mod sleep;
 
 pub use budget::{Budget, Reservation};
-pub use frames::{Event, Frame, FrameLink, FrameSource, Hint, LandAt, Landing, PollFrame, Sent};
+pub use frames::{Cork, Event, Frame, FrameLink, FrameSource, Hint, LandAt, Landing, PollFrame, Sent};
 pub use link::{Channel, Connect, Gone, Link, Parting, Refused};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};

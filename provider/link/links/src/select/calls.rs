@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote, Hint,
-    InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame,
+    Allow, Channel, Connect, Cork, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote,
+    Hint, InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame,
     Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
@@ -203,8 +203,8 @@ impl FrameLink for Links {
     }
 
     #[inline]
-    fn cork(&mut self, on: bool) {
-        self.further.each_mut().for_each(|link| link.cork(on));
+    fn cork(&mut self, how: Cork) {
+        self.further.each_mut().for_each(|link| link.cork(how));
     }
 
     #[inline(always)]

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Connect, Event, Frame, FrameLink, FrameSource, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId,
-    PollFrame, Refused, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
+    Connect, Cork, Event, Frame, FrameLink, FrameSource, Gone, LandAt, Landing, Link, OpId, Parting, Path,
+    PeerId, PollFrame, Refused, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -277,8 +277,8 @@ impl FrameLink for TcpLink {
         channel.map_or(0, |channel| channel.copy_last((size, off), dst, doff, len))
     }
 
-    fn cork(&mut self, on: bool) {
-        self.conns.cork.set(on);
+    fn cork(&mut self, how: Cork) {
+        self.conns.cork.set(how);
         while let Some(peer) = self.conns.cork.next() {
             self.conns.uncork(peer);
         }

@@ -48,6 +48,12 @@ impl Cumulative {
         len > LONGEST || self.tail + 1 >= (outstanding / 2).min(SPAN)
     }
 
+    /// Whether some were posted behind the last that requested an answer.
+    #[inline]
+    pub(in crate::endpoint) fn has_tail(&self) -> bool {
+        self.tail > 0
+    }
+
     /// A write was posted that requests an answer.
     #[inline]
     pub(in crate::endpoint) fn posted_asking(&mut self) {
