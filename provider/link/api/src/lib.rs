@@ -29,7 +29,7 @@ pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{
     Allow, Devices, Direct, Grant, HandleNote, InUse, MAX_PIECES, NoDirect, Once, PieceCounter, Region,
-    RegionVersion, Revoke, RmaLink, Way,
+    RegionVersion, Revoke, RmaLink, Row, Way, send_each,
 };
 pub use setting::{Patience, Setting};
 pub use sleep::{SleepLink, WaitFd};

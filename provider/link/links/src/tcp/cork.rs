@@ -1,5 +1,5 @@
-//! Short frames that are kept back: answers, while the frames are taken in that they answer; and writes, until
-//! one that is answered, or a call of progress.
+//! Short frames that are kept back: answers, while the frames are taken in that they answer; and writes,
+//! until one that is answered, or a call of progress.
 
 use link_api::PeerId;
 
