@@ -254,7 +254,8 @@ pub fn send_each<L: FrameLink + ?Sized>(link: &mut L, to: PeerId, row: Row<'_>) 
 /// Access to memory of peers, and to memory of this endpoint by peers. What a link leaves as it is here it
 /// cannot do; frames serve instead.
 pub trait RmaLink: FrameLink + SleepLink {
-    /// Sends the first frames of a row, as [`FrameLink::send`] does each: how many, at least one.
+    /// Sends the first frames of a row, as [`FrameLink::send`] does each: how many, at least one. Behind
+    /// [`Refused::Fault`] and [`Refused::Gone`] some of them may have left all the same.
     fn send_row(&mut self, to: PeerId, row: Row<'_>) -> Result<usize, Refused> {
         send_each(self, to, row)
     }

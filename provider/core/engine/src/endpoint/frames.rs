@@ -244,12 +244,13 @@ impl<L: RmaLink> Net<L> {
         let mut n = 0;
         let may_send = !self.peers[peer].flow.has_backlog();
         while may_send && done < want && n < PARTS_PER_CALL {
-            let places = (done..want).step_by(most).take(PARTS_PER_CALL - n);
+            let places = (done..want).step_by(most).take(Row::FRAMES.min(PARTS_PER_CALL - n));
             let heads: ArrayVec<_, { Row::FRAMES }> =
                 places.map(|at| Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64)).collect();
             let bytes: ArrayVec<_, { Row::FRAMES }> = heads.iter().map(Head::as_bytes).collect();
             let len = (want - done).min(bytes.len() * most);
             match self.link.send_row(peer, Row { heads: &bytes, body: iov, off: done, most, len }) {
+                Ok(0) => break,
                 Ok(sent) => (done, n) = (want.min(done + sent * most), n + sent),
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,

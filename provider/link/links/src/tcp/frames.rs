@@ -363,6 +363,9 @@ impl SleepLink for TcpLink {
 /// Payloads are requested, and come in frames that need no further copy here.
 impl RmaLink for TcpLink {
     fn send_row(&mut self, to: PeerId, row: Row<'_>) -> Result<usize, Refused> {
+        let longest = row.heads.iter().map(|head| head.len()).max().unwrap_or(0) + row.most.min(row.len);
+        assert!(longest <= MAX_FRAME, "a frame longer than Path::max_frame");
+        debug_assert!(row.off + row.len <= total(row.body), "a row behind the end of {:?}", row.body);
         let Some(channel) = &mut self.conns.peers[to].channel else { return send_each(self, to, row) };
         let was_unsure = channel.is_unsure();
         let Some(done) = channel.send_row(&row) else { return send_each(self, to, row) };

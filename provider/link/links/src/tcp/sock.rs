@@ -320,13 +320,15 @@ pub(super) fn send_row<'a>(
     frames: impl IntoIterator<Item = (&'a [u8], &'a [u8], usize, usize)>,
     body: &[Span],
 ) -> Option<io::Result<usize>> {
-    let mut parts = Parts::new();
+    let (mut parts, mut total) = (Parts::new(), 0);
     for (front, middle, off, len) in frames {
+        total += front.len() + middle.len() + len;
         let own = [front, middle].iter().all(|part| parts.push(part.as_ptr().cast_mut(), part.len()));
         if !own || !parts.push_spans(body, off, len) {
             return None;
         }
     }
+    debug_assert_eq!(parts.bytes(), total);
     // SAFETY: slices, or inside of spans, which are valid for reads as their invariant says.
     Some(unsafe { send_message(fd, &mut parts) })
 }
