@@ -116,6 +116,9 @@ pub enum Hint {
 pub enum Cork {
     /// They may be kept back. The same call of the application's ends that.
     On,
+    /// They may be kept back, by a link that [`Cork::Leave`] leaves them with; with others this is
+    /// [`Cork::Off`].
+    Gather,
     /// They are not. Those that are kept may stay until a frame to their peer that is not, or [`Cork::Off`],
     /// which the next call of progress brings.
     Leave,

@@ -4,7 +4,7 @@ use crate::pair::{open, options, say, take, until};
 use crate::sockets::narrow;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Cork, FrameLink as _, Link as _, PeerId, Refused, RmaLink as _, Row};
+use link_api::{Cork, Event, FrameLink as _, Link as _, PeerId, Refused, RmaLink as _, Row};
 use link_kit::bytes;
 
 fn pair_of(options: impl Fn() -> TcpOptions) -> (TcpLink, PeerId, TcpLink) {
@@ -81,9 +81,9 @@ fn what_stays_goes_before_the_next_frame_or_when_that_is_over() {
         options.gathers = true;
         options
     });
-    for how in 0..3 {
+    for (how, kept) in [(0, Cork::Gather), (1, Cork::Gather), (2, Cork::Gather), (2, Cork::On)] {
         for number in 0..3 {
-            a.cork(Cork::On);
+            a.cork(kept);
             assert!(a.send(to_b, &bytes(700, number), &[], 0, 0).is_ok());
             a.cork(Cork::Leave);
         }
@@ -102,4 +102,28 @@ fn what_stays_goes_before_the_next_frame_or_when_that_is_over() {
         }
         assert_eq!(take(&mut b, &mut a).1, bytes(if how == 1 { 100_000 } else { 700 }, 3));
     }
+}
+
+#[test]
+fn a_link_that_is_not_to_gather_sends_at_once() {
+    let (mut a, to_b, mut b) = pair_of(|| options("of none that stays"));
+    a.cork(Cork::Gather);
+    for number in 0..3 {
+        assert!(a.send(to_b, &bytes(700, number), &[], 0, 0).is_ok());
+        assert_eq!(take_alone(&mut b), bytes(700, number));
+    }
+    a.cork(Cork::Leave);
+}
+
+/// The next frame, which comes without a call of its sender's.
+fn take_alone(b: &mut TcpLink) -> Vec<u8> {
+    let mut got = Vec::new();
+    until("a frame", || {
+        let Some(Event::Frame(frame)) = b.poll() else { return false };
+        got = vec![0; frame.len];
+        assert_eq!(b.read(&frame, 0, &mut got), got.len());
+        b.release(frame);
+        true
+    });
+    got
 }

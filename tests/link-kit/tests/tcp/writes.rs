@@ -2,11 +2,11 @@
 
 use crate::node::{complete, post};
 use crate::pair::{open, options, until};
-use engine::{Access, Reg};
+use engine::{Access, Cntrs, OpFlags, Reg};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::Link as _;
-use testkit::{from, msg, pattern, there, write};
+use testkit::{from, msg, pattern, read, there, write};
 
 type Node = crate::node::Node<TcpLink>;
 
@@ -16,6 +16,8 @@ const SHORT: usize = 8;
 const MANY: usize = 33;
 /// The last of them that requests an answer: one of eight does, once there are as many.
 const LAST_ASKING: usize = 25;
+/// What one more writes.
+const LAST: [u8; SHORT] = [0xa5; SHORT];
 
 fn gathering() -> TcpOptions {
     let mut options = options("of writes");
@@ -40,14 +42,18 @@ fn pair_of(how: fn() -> TcpOptions) -> ([Node; 2], Span) {
     post([&mut a, &mut b], |a| a.domain.send(a.ep, &msg(to_b, &[span], 0)));
     complete([&mut a, &mut b], 1, 1);
     let memory = Span::leak(MANY * SHORT);
-    let reg = Reg { iov: &[memory], access: Access::REMOTE_WRITE, key: Some(KEY) };
+    let reg = Reg { iov: &[memory], access: Access::REMOTE_WRITE | Access::REMOTE_READ, key: Some(KEY) };
     b.domain.mr_reg(&reg).expect("a key that is free");
     ([a, b], memory)
 }
 
 fn post_many(a: &mut Node) -> Vec<u8> {
+    post_so_many(a, MANY)
+}
+
+fn post_so_many(a: &mut Node, many: usize) -> Vec<u8> {
     let mut all = Vec::new();
-    for at in 0..MANY {
+    for at in 0..many {
         let (bytes, src) = (pattern(SHORT, at + 1), Span::leak(SHORT));
         hmem::write(&[src], 0, &bytes);
         let to = [there((at * SHORT) as u64, SHORT, KEY)];
@@ -57,6 +63,14 @@ fn post_many(a: &mut Node) -> Vec<u8> {
         all.extend(bytes);
     }
     all
+}
+
+/// One more to the first place.
+fn post_one(a: &mut Node, flags: OpFlags) {
+    let src = Span::leak(SHORT);
+    hmem::write(&[src], 0, &LAST);
+    let to = [there(0, SHORT, KEY)];
+    a.domain.rma(a.ep, &engine::Rma { flags, ..write(a.peer, &[src], &to, MANY) }).expect("room");
 }
 
 /// The second takes all in that is there.
@@ -85,6 +99,51 @@ fn writes_behind_the_last_one_that_requests_an_answer_go_with_the_next_call_of_p
         done.sort_by_key(|c| c.ctx.0);
         assert!(done.iter().enumerate().all(|(at, c)| c.ctx.0 == at && c.err.is_none()), "{done:?}");
     }
+}
+
+#[test]
+fn while_a_thread_sleeps_each_write_is_sent_when_it_is_posted() {
+    let ([mut a, mut b], memory) = pair_of(gathering);
+    until("there is nothing to do", || {
+        assert!(a.next().is_none() && b.next().is_none());
+        a.domain.arm()
+    });
+    let all = post_many(&mut a);
+    until("all of them", || {
+        settle(&mut b);
+        look(memory) == all
+    });
+}
+
+#[test]
+fn the_first_write_is_sent_when_it_is_posted_whatever_else_is_under_way() {
+    let ([mut a, mut b], memory) = pair_of(gathering);
+    post_many(&mut a);
+    complete([&mut a, &mut b], MANY, 0);
+    for at in 0..4 {
+        let to = [there(0, SHORT, KEY)];
+        a.domain.rma(a.ep, &read(a.peer, &[Span::leak(SHORT)], &to, at)).expect("room");
+    }
+    post_one(&mut a, OpFlags::COMPLETION);
+    until("it", || {
+        settle(&mut b);
+        look(memory)[..SHORT] == LAST
+    });
+}
+
+#[test]
+fn an_injected_write_without_a_completion_is_sent_with_all_before_it_when_it_is_posted() {
+    let ([mut a, mut b], memory) = pair_of(gathering);
+    let counter = a.domain.cntr_open();
+    a.domain.ep_bind_cntrs(a.ep, Cntrs { write: Some(counter), ..Cntrs::default() });
+    // The next one requests no answer.
+    let all = post_so_many(&mut a, LAST_ASKING + 3);
+    post_one(&mut a, OpFlags::INJECT);
+    until("all of them", || {
+        settle(&mut b);
+        let now = look(memory);
+        now[..SHORT] == LAST && now[SHORT..all.len()] == all[SHORT..]
+    });
 }
 
 #[test]

@@ -22,15 +22,13 @@ impl Cork {
 
     #[inline]
     pub(super) fn is_on(&self) -> bool {
-        self.now == link_api::Cork::On
+        matches!(self.now, link_api::Cork::On | link_api::Cork::Gather)
     }
 
     #[inline]
     pub(super) fn set(&mut self, how: link_api::Cork) {
-        self.now = how;
-        if how == link_api::Cork::Leave && !self.gathers {
-            self.now = link_api::Cork::Off;
-        }
+        let across_calls = matches!(how, link_api::Cork::Gather | link_api::Cork::Leave);
+        self.now = if across_calls && !self.gathers { link_api::Cork::Off } else { how };
     }
 
     /// A frame to this peer is the first that is kept back.

@@ -31,8 +31,8 @@ pub struct TcpOptions {
     pub rails_at: Vec<IpAddr>,
     /// From how many bytes on a frame may go on any of them.
     pub striped: usize,
-    /// Whether [`link_api::Cork::Leave`] leaves short frames here until a later call: the application makes
-    /// calls of progress until its operations have completed.
+    /// Whether short frames are kept back by [`link_api::Cork::Gather`], and stay until a later call: the
+    /// application makes calls of progress while it waits for what it has posted.
     pub gathers: bool,
     /// See [`link_api::Path::eager`].
     pub eager: usize,

@@ -56,9 +56,12 @@ impl<L: RmaLink> Post<'_, L> {
                 let cumulative = state.cumulative.get_or_insert_default();
                 // The target's program sees the end of one with data, and may make no call for long.
                 asks = flags.contains(Flags::CQ_DATA) || cumulative.asks(len, outstanding);
-                // A call of progress comes, since the caller has not heard of all of them.
-                gathers = !asks || cumulative.has_tail();
+                gathers = cumulative.gathers(asks);
             }
+            // A call of progress comes, since the caller waits for some of them; for one that is injected
+            // without a completion it may not. Who sleeps until the link has something makes none.
+            let is_waited_for = !op.flags.contains(OpFlags::INJECT) || op.flags.contains(OpFlags::COMPLETION);
+            let gathers = gathers && is_waited_for && !self.net.link.is_armed();
             let flags = if asks { flags | Flags::ACK } else { flags };
             let out = Out { whole: true, ..Out::new(peer, Spans::NONE, len, done_as) };
             let mut name = 0;
@@ -67,7 +70,7 @@ impl<L: RmaLink> Post<'_, L> {
                 rma_head(h, WireOp::Write, flags, op, &[], req);
             };
             if gathers {
-                self.net.link.cork(Cork::On);
+                self.net.link.cork(Cork::Gather);
             }
             let launched = self.launch(out, header, op.iov, len);
             if gathers {

@@ -15,7 +15,7 @@ use crate::tcp::sock::{self, would_block};
 const TX_MOST: usize = 64 << 10;
 /// Most bytes of a short frame.
 const SHORT: usize = 112;
-/// Room that stays, for some answers that are kept back.
+/// Room that is made for some answers that are kept back; twice as much stays, for short writes.
 const KEPT: usize = 2 << 10;
 
 /// What is sent on a connection.
@@ -256,7 +256,7 @@ impl Outgoing {
         }
         self.sent = 0;
         self.tx.clear();
-        if self.tx.capacity() > KEPT {
+        if self.tx.capacity() > 2 * KEPT {
             self.tx = Vec::new();
         }
     }
