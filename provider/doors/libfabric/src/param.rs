@@ -164,6 +164,7 @@ impl Params {
         options.timeout = self.tcp.timeout;
         options.linger = self.tcp.linger;
         options.rails = self.tcp.rails;
+        options.gathers = true;
         options.connect_timeout = self.connect_timeout;
         if let Some(eager) = self.eager_size {
             (options.eager, options.eager_in_a_row) = (eager, eager);

@@ -111,6 +111,21 @@ pub enum Hint {
     SendTo(PeerId),
 }
 
+/// What becomes of short frames that are sent from now on ([`FrameLink::cork`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cork {
+    /// They may be kept back. The same call of the application's ends that.
+    On,
+    /// They may be kept back, by a link that [`Cork::Leave`] leaves them with; with others this is
+    /// [`Cork::Off`].
+    Gather,
+    /// They are not. Those that are kept may stay until a frame to their peer that is not, or [`Cork::Off`],
+    /// which the next call of progress brings.
+    Leave,
+    /// They are not, and none stays: all have been sent, or wait for room, when the call returns.
+    Off,
+}
+
 /// What [`FrameLink::poll_frame`] saw.
 #[derive(Debug)]
 pub enum PollFrame {
@@ -220,11 +235,10 @@ pub trait FrameLink: Link {
         Landing::Over(false)
     }
 
-    /// From `cork(true)` to `cork(false)`, which follows in the same call of the application's, short frames
-    /// may be kept back to go together: answers to frames that came together. All have been sent, or wait for
-    /// room, when `cork(false)` returns.
+    /// Short frames may be kept back to go together: answers to frames that came together, or writes that are
+    /// posted one behind the other.
     #[inline]
-    fn cork(&mut self, _on: bool) {}
+    fn cork(&mut self, _how: Cork) {}
 
     /// What most likely comes next.
     #[inline]

@@ -23,13 +23,13 @@ mod setting;
 mod sleep;
 
 pub use budget::{Budget, Reservation};
-pub use frames::{Event, Frame, FrameLink, FrameSource, Hint, LandAt, Landing, PollFrame, Sent};
+pub use frames::{Cork, Event, Frame, FrameLink, FrameSource, Hint, LandAt, Landing, PollFrame, Sent};
 pub use link::{Channel, Connect, Gone, Link, Parting, Refused};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{
     Allow, Devices, Direct, Grant, HandleNote, InUse, MAX_PIECES, NoDirect, Once, PieceCounter, Region,
-    RegionVersion, Revoke, RmaLink, Way,
+    RegionVersion, Revoke, RmaLink, Row, Way, send_each,
 };
 pub use setting::{Patience, Setting};
 pub use sleep::{SleepLink, WaitFd};

@@ -12,6 +12,7 @@ use hmem::Span;
 use wire::{Handle, Seg};
 
 use crate::frames::FrameLink;
+use crate::link::Refused;
 use crate::path::{OpId, PeerId};
 use crate::sleep::SleepLink;
 
@@ -207,9 +208,58 @@ impl Once {
     }
 }
 
+/// Frames of one transfer, which are sent one behind the other: each has one of these heads, and the next
+/// `most` bytes of `body` from `off` on, the last one those that are left of `len`.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// As many as there are frames, and at most [`Row::FRAMES`].
+    pub heads: &'a [&'a [u8]],
+    /// The payload of all.
+    pub body: &'a [Span],
+    /// Where it begins.
+    pub off: usize,
+    /// Bytes of it in each frame.
+    pub most: usize,
+    /// Bytes of it in all.
+    pub len: usize,
+}
+
+impl<'a> Row<'a> {
+    /// Most frames.
+    pub const FRAMES: usize = 8;
+
+    /// The head of each frame, where its payload begins, and how many bytes that has.
+    pub fn frames(self) -> impl Iterator<Item = (&'a [u8], usize, usize)> {
+        let Row { heads, off, most, len, .. } = self;
+        heads
+            .iter()
+            .zip((0..len).step_by(most.max(1)))
+            .map(move |(head, at)| (*head, off + at, most.min(len - at)))
+    }
+}
+
+/// [`RmaLink::send_row`], frame by frame.
+pub fn send_each<L: FrameLink + ?Sized>(link: &mut L, to: PeerId, row: Row<'_>) -> Result<usize, Refused> {
+    let mut n = 0;
+    for (head, off, len) in row.frames() {
+        match link.send(to, head, row.body, off, len) {
+            Ok(_) => n += 1,
+            Err(why) if n == 0 => return Err(why),
+            Err(_) => break,
+        }
+    }
+    Ok(n)
+}
+
 /// Access to memory of peers, and to memory of this endpoint by peers. What a link leaves as it is here it
 /// cannot do; frames serve instead.
 pub trait RmaLink: FrameLink + SleepLink {
+    /// Sends the first frames of a row, as [`FrameLink::send`] does each: how many, at least one. Behind
+    /// [`Refused::Fault`] and [`Refused::Gone`] some of them may have left all the same.
+    fn send_row(&mut self, to: PeerId, row: Row<'_>) -> Result<usize, Refused> {
+        send_each(self, to, row)
+    }
+
     /// Copies bytes between local memory and the peer's, in the call. Where they are not inside of both it
     /// fails, and nothing outside is touched; what is inside may have been copied by then.
     fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {

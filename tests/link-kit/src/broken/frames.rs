@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Channel, Connect, Event, Frame, FrameLink, FrameSource, Gone, LandAt, Landing, Link, Parting, Path,
+    Channel, Connect, Cork, Event, Frame, FrameLink, FrameSource, Gone, LandAt, Landing, Link, Parting, Path,
     PeerId, PollFrame, Refused, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
 };
 use wire::Addr;
@@ -143,9 +143,9 @@ impl<L: RmaLink> FrameLink for Broken<L> {
         true
     }
 
-    fn cork(&mut self, on: bool) {
-        self.corked = on;
-        self.link.cork(on);
+    fn cork(&mut self, how: Cork) {
+        self.corked = how == Cork::On;
+        self.link.cork(how);
     }
 
     fn poll(&mut self) -> Option<Event> {

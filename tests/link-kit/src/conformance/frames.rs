@@ -1,7 +1,7 @@
 //! Frames, from one link to another.
 
 use hmem::Span;
-use link_api::{Connect, Event, FrameLink as _, Link as _, Path, Refused, Sent};
+use link_api::{Connect, Cork, Event, FrameLink as _, Link as _, Path, Refused, Sent};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, text};
@@ -128,7 +128,7 @@ pub fn a_frame_is_taken_whole_or_stays<H: Harness>(h: &mut H) {
     h.quiet(&mut b);
 }
 
-/// What is sent between `cork(true)` and `cork(false)`, of any length and to any number of peers, comes in its
+/// What is sent between [`Cork::On`] and [`Cork::Off`], of any length and to any number of peers, comes in its
 /// order, without another call of the sender's.
 pub fn what_is_sent_corked_comes_in_order_when_that_is_over<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
@@ -136,7 +136,7 @@ pub fn what_is_sent_corked_comes_in_order_when_that_is_over<H: Harness>(h: &mut 
     let mut most = 0;
     for i in 0..30 {
         let all: Vec<_> = (0..i % 9).map(|k| bytes([24, 700, longest, 5_000][(i + k) % 4], k)).collect();
-        a.cork(true);
+        a.cork(Cork::On);
         let mut sent = Vec::new();
         for bytes in all {
             let body = [Span::leak(bytes.len())];
@@ -148,7 +148,7 @@ pub fn what_is_sent_corked_comes_in_order_when_that_is_over<H: Harness>(h: &mut 
             }
             hmem::write(&body, 0, &vec![0xee; hmem::total(&body)]);
         }
-        a.cork(false);
+        a.cork(Cork::Off);
         most = most.max(sent.len());
         for (k, bytes) in sent.into_iter().enumerate() {
             assert!(h.take(&mut b) == (to_a, bytes), "frame {k} of {i}");

@@ -28,4 +28,6 @@ mod peers;
 mod rails;
 mod rails_ends;
 mod rails_told;
+mod rows;
 mod sessions;
+mod writes;

@@ -1,6 +1,7 @@
 //! Frames to and from peers: what is sent at once or as soon as there is room, and what is read of one that
 //! has come.
 
+use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
@@ -10,7 +11,7 @@ use crate::endpoint::net::Net;
 use crate::endpoint::parts::header::{Header, frame as frame_of, push};
 use crate::endpoint::parts::quota;
 use crate::endpoint::parts::request::{Meta, NO_REQUEST};
-use link_api::{Frame, PeerId, Refused, RmaLink, Sent};
+use link_api::{Frame, PeerId, Refused, RmaLink, Row, Sent};
 
 impl<L: RmaLink> Net<L> {
     /// Sends a frame that must not get lost: now, or as soon as there is room.
@@ -243,15 +244,18 @@ impl<L: RmaLink> Net<L> {
         let mut n = 0;
         let may_send = !self.peers[peer].flow.has_backlog();
         while may_send && done < want && n < PARTS_PER_CALL {
-            let part = most.min(want - done);
-            let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
-            match self.link.send(peer, head.as_bytes(), iov, done, part) {
-                Ok(_) => done += part,
+            let places = (done..want).step_by(most).take(Row::FRAMES.min(PARTS_PER_CALL - n));
+            let heads: ArrayVec<_, { Row::FRAMES }> =
+                places.map(|at| Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64)).collect();
+            let bytes: ArrayVec<_, { Row::FRAMES }> = heads.iter().map(Head::as_bytes).collect();
+            let len = (want - done).min(bytes.len() * most);
+            match self.link.send_row(peer, Row { heads: &bytes, body: iov, off: done, most, len }) {
+                Ok(0) => break,
+                Ok(sent) => (done, n) = (want.min(done + sent * most), n + sent),
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
                 Err(Refused::Fault) => return Err(Unread),
             }
-            n += 1;
         }
         Ok((done, n))
     }

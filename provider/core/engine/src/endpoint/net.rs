@@ -223,7 +223,7 @@ impl<L: RmaLink> Net<L> {
         let state = &mut self.peers[peer];
         let Some(cumulative) = &mut state.cumulative else { return };
         match unasked {
-            None => cumulative.posted_asking(),
+            None => cumulative.posted_asking(state.answers.last_seq()),
             Some(name) => {
                 if cumulative.posted(state.answers.last_seq(), name) {
                     self.peers.add_tail(peer);

@@ -11,7 +11,7 @@ use crate::endpoint::parts::request::{In, Request, Serve, Then};
 use crate::endpoint::plain::{Eager, Fast, apart, work_of};
 use crate::proto::Reach;
 use crate::types::*;
-use link_api::{Event, Frame, FrameSource, Gone, PeerId, PollFrame, Refused, RmaLink};
+use link_api::{Cork, Event, Frame, FrameSource, Gone, PeerId, PollFrame, Refused, RmaLink};
 
 /// Frames taken in one call of progress, so that the application gets to see what arrived.
 const BUDGET: usize = 32;
@@ -146,6 +146,10 @@ impl<L: RmaLink> Endpoint<L> {
     pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
         let (mut n, mut corked) = (0, false);
         self.adapt.note_progress();
+        // Writes that were posted since the last one go together.
+        if self.net.unhurried.has_tails() {
+            self.net.link.cork(Cork::Off);
+        }
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
         while n < BUDGET && !self.requests.staging.is_full() {
@@ -188,7 +192,7 @@ impl<L: RmaLink> Endpoint<L> {
             };
             if !corked {
                 corked = true;
-                self.net.link.cork(true);
+                self.net.link.cork(Cork::On);
             }
             loop {
                 let from = frame.from;
@@ -217,7 +221,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         // Answers to what came together go together.
         if corked {
-            self.net.link.cork(false);
+            self.net.link.cork(Cork::Off);
         }
         n + self.attend(core)
     }

@@ -152,7 +152,7 @@ fn without_tcp(link: &'static str, why: &str) -> NotOpened {
 }
 
 /// What goes by a provider below arrives at exit(3) only if this process makes progress in it then. Sockets
-/// of tcp need none.
+/// of tcp need none: what has completed is with the kernel, and writes that are kept back have not.
 pub(super) fn settle_at_exit(shared: &Arc<Shared>) {
     let params = param::get();
     if params.links.has_network() {

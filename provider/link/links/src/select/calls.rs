@@ -5,9 +5,10 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote, Hint,
-    InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame,
-    Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Cork, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote,
+    Hint, InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame,
+    Refused, Region, RegionVersion, Revoke, RmaLink, Row, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    send_each,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -203,8 +204,8 @@ impl FrameLink for Links {
     }
 
     #[inline]
-    fn cork(&mut self, on: bool) {
-        self.further.each_mut().for_each(|link| link.cork(on));
+    fn cork(&mut self, how: Cork) {
+        self.further.each_mut().for_each(|link| link.cork(how));
     }
 
     #[inline(always)]
@@ -287,6 +288,18 @@ macro_rules! by_peer {
 }
 
 impl RmaLink for Links {
+    fn send_row(&mut self, to: PeerId, row: Row<'_>) -> Result<usize, Refused> {
+        let Some((at, id)) = self.routes.far_of(to) else { return send_each(self, to, row) };
+        self.rest.wake();
+        self.pace.hurry(self.shm.has_no_rings());
+        let sent = self.further[at].send_row(id, row);
+        if sent.is_ok() {
+            // As behind a frame.
+            self.shm.set_patient();
+        }
+        sent
+    }
+
     fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         match self.routes.far_of(peer) {
             Some((at, id)) => self.further[at].access(way, id, access),

@@ -1,4 +1,5 @@
-//! Short frames that are kept back while the frames are taken in that they answer.
+//! Short frames that are kept back: answers, while the frames are taken in that they answer; and writes,
+//! until one that is answered, or a call of progress.
 
 use link_api::PeerId;
 
@@ -6,20 +7,28 @@ use link_api::PeerId;
 pub(super) const LONGEST: usize = 8 << 10;
 
 /// Whether frames are kept back, and to which peers some are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cork {
-    on: bool,
+    now: link_api::Cork,
+    /// Frames may stay from one call of the application's to the next.
+    gathers: bool,
     peers: Vec<PeerId>,
 }
 
 impl Cork {
-    #[inline]
-    pub(super) fn is_on(&self) -> bool {
-        self.on
+    pub(super) fn new(gathers: bool) -> Cork {
+        Cork { now: link_api::Cork::Off, gathers, peers: Vec::new() }
     }
 
-    pub(super) fn set(&mut self, on: bool) {
-        self.on = on;
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        matches!(self.now, link_api::Cork::On | link_api::Cork::Gather)
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, how: link_api::Cork) {
+        let across_calls = matches!(how, link_api::Cork::Gather | link_api::Cork::Leave);
+        self.now = if across_calls && !self.gathers { link_api::Cork::Off } else { how };
     }
 
     /// A frame to this peer is the first that is kept back.
@@ -27,8 +36,9 @@ impl Cork {
         self.peers.push(peer);
     }
 
-    /// A peer that frames were kept back for, once they are not any more.
+    /// A peer that frames were kept back for, if they are not any more.
+    #[inline]
     pub(super) fn next(&mut self) -> Option<PeerId> {
-        if self.on { None } else { self.peers.pop() }
+        if self.now == link_api::Cork::Off { self.peers.pop() } else { None }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Connect, Event, Frame, FrameLink, FrameSource, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId,
-    PollFrame, Refused, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
+    Connect, Cork, Event, Frame, FrameLink, FrameSource, Gone, LandAt, Landing, Link, OpId, Parting, Path,
+    PeerId, PollFrame, Refused, RmaLink, Row, Sent, Setting, SleepLink, Standing, WaitFd, send_each,
 };
 use wire::Addr;
 
@@ -277,8 +277,8 @@ impl FrameLink for TcpLink {
         channel.map_or(0, |channel| channel.copy_last((size, off), dst, doff, len))
     }
 
-    fn cork(&mut self, on: bool) {
-        self.conns.cork.set(on);
+    fn cork(&mut self, how: Cork) {
+        self.conns.cork.set(how);
         while let Some(peer) = self.conns.cork.next() {
             self.conns.uncork(peer);
         }
@@ -362,6 +362,28 @@ impl SleepLink for TcpLink {
 
 /// Payloads are requested, and come in frames that need no further copy here.
 impl RmaLink for TcpLink {
+    fn send_row(&mut self, to: PeerId, row: Row<'_>) -> Result<usize, Refused> {
+        let longest = row.heads.iter().map(|head| head.len()).max().unwrap_or(0) + row.most.min(row.len);
+        assert!(longest <= MAX_FRAME, "a frame longer than Path::max_frame");
+        debug_assert!(row.off + row.len <= total(row.body), "a row behind the end of {:?}", row.body);
+        let Some(channel) = &mut self.conns.peers[to].channel else { return send_each(self, to, row) };
+        let was_unsure = channel.is_unsure();
+        let Some(done) = channel.send_row(&row) else { return send_each(self, to, row) };
+        // It was not blocked before.
+        self.conns.watch_room(to, false);
+        match done {
+            Ok(_) => {
+                self.conns.looks.set_hot(to);
+                if !was_unsure && self.conns.ticks.are_off() {
+                    self.conns.tick_as_needed();
+                }
+            }
+            Err(Refused::Busy) => self.conns.want(to),
+            Err(Refused::Gone(_) | Refused::Fault) => self.conns.note_ready(to),
+        }
+        done
+    }
+
     fn cancel(&mut self, op: OpId) {
         let channels = self.conns.peers.as_mut_slice().iter_mut().filter_map(|at| at.channel.as_mut());
         let _ = channels.into_iter().any(|channel| channel.cancel(op));

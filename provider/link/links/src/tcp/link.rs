@@ -60,7 +60,7 @@ impl TcpLink {
             reports: Reports::default(),
             receiving: Receiving::default(),
             looks: Looks::new(),
-            cork: Cork::default(),
+            cork: Cork::new(options.gathers),
             sleep,
             ticks,
             agreed: Agreements::new(name.addr()),

@@ -31,6 +31,9 @@ pub struct TcpOptions {
     pub rails_at: Vec<IpAddr>,
     /// From how many bytes on a frame may go on any of them.
     pub striped: usize,
+    /// Whether short frames are kept back by [`link_api::Cork::Gather`], and stay until a later call: the
+    /// application makes calls of progress while it waits for what it has posted.
+    pub gathers: bool,
     /// See [`link_api::Path::eager`].
     pub eager: usize,
     /// See [`link_api::Path::eager_in_a_row`].
@@ -51,6 +54,7 @@ impl TcpOptions {
             rails: 1,
             rails_at: Vec::new(),
             striped: 64 << 10,
+            gathers: false,
             eager: 64 << 10,
             eager_in_a_row: 256 << 10,
         }

@@ -310,22 +310,40 @@ pub(super) fn send_parts(
     if middle.is_empty() && len == 0 {
         return Some(send(fd, front));
     }
-    let mut parts = Parts::new();
-    parts.push(front.as_ptr().cast_mut(), front.len());
-    parts.push(middle.as_ptr().cast_mut(), middle.len());
-    if !parts.push_spans(body, off, len) {
-        return None;
+    send_row(fd, [(front, middle, off, len)], body)
+}
+
+/// Sends as much of these as finds room: of each two parts of its own, and behind them bytes of `body` from a
+/// place on. `None`: not in one call.
+pub(super) fn send_row<'a>(
+    fd: &OwnedFd,
+    frames: impl IntoIterator<Item = (&'a [u8], &'a [u8], usize, usize)>,
+    body: &[Span],
+) -> Option<io::Result<usize>> {
+    let (mut parts, mut total) = (Parts::new(), 0);
+    for (front, middle, off, len) in frames {
+        total += front.len() + middle.len() + len;
+        let own = [front, middle].iter().all(|part| parts.push(part.as_ptr().cast_mut(), part.len()));
+        if !own || !parts.push_spans(body, off, len) {
+            return None;
+        }
     }
-    debug_assert_eq!(parts.bytes(), front.len() + middle.len() + len);
+    debug_assert_eq!(parts.bytes(), total);
+    // SAFETY: slices, or inside of spans, which are valid for reads as their invariant says.
+    Some(unsafe { send_message(fd, &mut parts) })
+}
+
+/// # Safety
+/// The parts must be valid for reads, or not mapped.
+unsafe fn send_message(fd: &OwnedFd, parts: &mut Parts) -> io::Result<usize> {
     // SAFETY: a `msghdr` is plain data, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.iov.as_mut_ptr();
     message.msg_iovlen = parts.n as _;
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the parts are slices, or inside of spans, which are valid for reads as their invariant says;
-    // sendmsg(2) only reads them.
+    // SAFETY: sendmsg(2) only reads the parts, of which the caller has promised that they may be read.
     let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &message, flags) };
-    Some(if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) })
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
 /// What the kernel knows of the other end.

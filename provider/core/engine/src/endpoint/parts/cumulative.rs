@@ -14,6 +14,8 @@ const SPAN: u32 = 8;
 /// Longest write that requests none: to send more takes so long that an answer adds little, and it paces the
 /// initiator.
 const LONGEST: usize = 8 << 10;
+/// So many are sent when they are posted, whatever else is under way.
+const FEW: usize = 4;
 
 /// The writes to one peer.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub(in crate::endpoint) struct Cumulative {
     /// Those that requested no answer and may not have been ended: their numbers among what was posted, and
     /// their requests' names.
     waiting: VecDeque<(u64, u64)>,
+    /// The numbers of those that requested one and were not answered.
+    asking: VecDeque<u64>,
     /// How many of the last of them were posted behind the last that requested an answer.
     tail: u32,
     /// One was posted since the last call of progress.
@@ -48,10 +52,18 @@ impl Cumulative {
         len > LONGEST || self.tail + 1 >= (outstanding / 2).min(SPAN)
     }
 
-    /// A write was posted that requests an answer.
+    /// Whether the next write, which requests an answer or none, may go together with its neighbours: then so
+    /// many writes are under way that the caller waits for some. Other operations do not count.
     #[inline]
-    pub(in crate::endpoint) fn posted_asking(&mut self) {
+    pub(in crate::endpoint) fn gathers(&self, asks: bool) -> bool {
+        (!asks || self.tail > 0) && self.waiting.len() + self.asking.len() >= FEW
+    }
+
+    /// A write was posted, under this number, that requests an answer.
+    #[inline]
+    pub(in crate::endpoint) fn posted_asking(&mut self, seq: u64) {
         self.tail = 0;
+        self.asking.push_back(seq);
     }
 
     /// A write was posted, under this number and name, that requests none. Whether this is to be listed among
@@ -82,6 +94,9 @@ impl Cumulative {
     /// The next request that the answer to the one of this number ends, besides that one.
     #[inline]
     pub(in crate::endpoint) fn next_before(&mut self, seq: u64) -> Option<u64> {
+        while self.asking.front().is_some_and(|&first| first <= seq) {
+            self.asking.pop_front();
+        }
         let (front, name) = *self.waiting.front()?;
         if front >= seq {
             return None;

@@ -22,7 +22,7 @@ use crate::endpoint::parts::request::{Done, OneSided, Out, Request};
 use crate::endpoint::post::{Post, copied, is_counted};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, Once, OpId, PeerId, Region, RmaCaps, RmaLink, Side, Way};
+use link_api::{Cork, Direct, Grant, How, Once, OpId, PeerId, Region, RmaCaps, RmaLink, Side, Way};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -51,10 +51,17 @@ impl<L: RmaLink> Post<'_, L> {
             let state = self.net.peer(peer);
             let shares = state.flow.limits().is_by_frames();
             let outstanding = state.answers.outstanding();
-            // The target's program sees the end of one with data, and may make no call for long.
-            let asks = !shares
-                || flags.contains(Flags::CQ_DATA)
-                || state.cumulative.get_or_insert_default().asks(len, outstanding);
+            let (mut asks, mut gathers) = (true, false);
+            if shares {
+                let cumulative = state.cumulative.get_or_insert_default();
+                // The target's program sees the end of one with data, and may make no call for long.
+                asks = flags.contains(Flags::CQ_DATA) || cumulative.asks(len, outstanding);
+                gathers = cumulative.gathers(asks);
+            }
+            // A call of progress comes, since the caller waits for some of them; for one that is injected
+            // without a completion it may not. Who sleeps until the link has something makes none.
+            let is_waited_for = !op.flags.contains(OpFlags::INJECT) || op.flags.contains(OpFlags::COMPLETION);
+            let gathers = gathers && is_waited_for && !self.net.link.is_armed();
             let flags = if asks { flags | Flags::ACK } else { flags };
             let out = Out { whole: true, ..Out::new(peer, Spans::NONE, len, done_as) };
             let mut name = 0;
@@ -62,7 +69,14 @@ impl<L: RmaLink> Post<'_, L> {
                 name = req;
                 rma_head(h, WireOp::Write, flags, op, &[], req);
             };
-            self.launch(out, header, op.iov, len)?;
+            if gathers {
+                self.net.link.cork(Cork::Gather);
+            }
+            let launched = self.launch(out, header, op.iov, len);
+            if gathers {
+                self.net.link.cork(if asks { Cork::Off } else { Cork::Leave });
+            }
+            launched?;
             if shares {
                 self.net.posted_write(peer, (!asks).then_some(name));
             }

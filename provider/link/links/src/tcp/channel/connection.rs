@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use ipc::Unshared;
-use link_api::{Gone, OpId, Refused};
+use link_api::{Gone, OpId, Refused, Row};
 use wire::session::{Hello, JobKey, Keys, RECORD, RailNote};
 
 use crate::tcp::channel::incoming::{Incoming, Opened, Step};
@@ -177,6 +177,11 @@ impl Channel {
             return self.send_striped(head, body, off, len);
         }
         self.outgoing.send(&mut self.line, (head, body, off, len), cork)
+    }
+
+    /// Sends the first frames of a row by one call: how many. `None`: they are to be sent one by one.
+    pub(in crate::tcp) fn send_row(&mut self, row: &Row<'_>) -> Option<Result<usize, Refused>> {
+        if self.rails.is_some() { None } else { self.outgoing.send_row(&mut self.line, row) }
     }
 
     /// Whether frames are kept back here for which there may be room.

@@ -15,7 +15,7 @@ use crate::tcp::sock::{self, would_block};
 const TX_MOST: usize = 64 << 10;
 /// Most bytes of a short frame.
 const SHORT: usize = 112;
-/// Room that stays, for some answers that are kept back.
+/// Room that is made for some answers that are kept back; twice as much stays, for short writes.
 const KEPT: usize = 2 << 10;
 
 /// What is sent on a connection.
@@ -55,6 +55,26 @@ impl Outgoing {
     #[inline(always)]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// The header of the next record, a frame of `len` bytes that begins with `front`.
+    pub(super) fn seal(&mut self, len: usize, front: &[u8]) -> [u8; RECORD] {
+        self.sealer.seal(len as u32, front)
+    }
+
+    /// The last record was not sent after all.
+    pub(super) fn take_back(&mut self) {
+        self.sealer.take_back();
+    }
+
+    /// Whether the kernel had no room for all of what was sent.
+    pub(super) fn set_blocked(&mut self, blocked: bool) {
+        self.blocked = blocked;
+    }
+
+    /// Something was sent.
+    pub(super) fn set_unsure(&mut self) {
+        self.unsure = true;
     }
 
     /// Whether something that was sent may not have arrived.
@@ -194,7 +214,7 @@ impl Outgoing {
     }
 
     /// Keeps a record but for the first `sent` bytes of it.
-    fn keep(
+    pub(super) fn keep(
         &mut self,
         parts: [&[u8]; 2],
         body: &[Span],
@@ -236,7 +256,7 @@ impl Outgoing {
         }
         self.sent = 0;
         self.tx.clear();
-        if self.tx.capacity() > KEPT {
+        if self.tx.capacity() > 2 * KEPT {
             self.tx = Vec::new();
         }
     }
@@ -297,7 +317,7 @@ impl Outgoing {
 /// Whether the kernel can send these bytes from where they are. What may turn out not to be there is read
 /// before anything is sent, or, where it is much, looked at: if it goes away between that and the call, and a
 /// part has left by then, the connection ends.
-fn is_steady(body: &[Span], off: usize, len: usize) -> bool {
+pub(super) fn is_steady(body: &[Span], off: usize, len: usize) -> bool {
     let stays = body.iter().all(|s| s.stays());
     hmem::can(body, Caps::CMA) && (stays || len >= LONG && hmem::is_present(body, off, len))
 }
