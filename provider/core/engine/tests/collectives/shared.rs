@@ -3,7 +3,7 @@
 use engine::{CollectiveKind as Kind, Error, GroupId};
 use testkit::{Net, Setup};
 
-use crate::group::{call, join, net, op, with_memory};
+use crate::group::{begin_join, call, join, net, op, with_memory};
 
 fn shared(nodes: usize) -> Net {
     net(nodes, Setup { shared: true, ..Setup::default() })
@@ -48,6 +48,27 @@ fn a_group_of_which_a_member_has_no_memory_goes_by_messages() {
     }
 }
 
+/// At each call of progress of a join: a group that is not joined is not closed.
+#[test]
+fn a_group_is_not_closed_before_its_join_is_over() {
+    for members in [2, 3, 5] {
+        let mut net = shared(members);
+        let groups = begin_join(&mut net, &(0..members).collect::<Vec<_>>());
+        let mut open: Vec<usize> = (0..members).collect();
+        for _ in 0..10_000 {
+            open.retain(|at| {
+                let joined = net[*at].joined(groups[*at]);
+                if joined.is_none() {
+                    assert_eq!(net[*at].group_close(groups[*at]), Err(Error::Busy), "{at} of {members}");
+                }
+                net[*at].progress();
+                joined.is_none()
+            });
+        }
+        assert!(open.is_empty(), "{open:?} of {members}");
+    }
+}
+
 #[test]
 fn a_member_that_sleeps_is_woken_by_a_frame_and_no_other_is() {
     let mut net = shared(3);
@@ -79,6 +100,29 @@ fn one_posted_since_it_was_armed_is_not_slept_on() {
     post(&mut net, 0, groups[0], Kind::Barrier, 0);
     assert!(!net[0].is_armed());
     assert!(net[0].arm() && net[0].is_armed());
+}
+
+/// The operation that is posted cannot begin, and is of a group that had none under way.
+#[test]
+fn a_root_that_is_ahead_is_not_slept_on() {
+    let mut net = shared(2);
+    let groups = join(&mut net, &[0, 1]);
+    let mut ahead = 0;
+    loop {
+        assert!(net[0].arm() && net[0].is_armed());
+        post(&mut net, 0, groups[0], Kind::Broadcast, 1);
+        if net[0].tx().is_empty() {
+            break;
+        }
+        ahead += 1;
+    }
+    assert!(!net[0].is_armed(), "{ahead} are over");
+    assert!(net[0].arm() && net[0].is_armed());
+    post(&mut net, 1, groups[1], Kind::Broadcast, 1);
+    net[1].progress();
+    assert_eq!(net.in_flight(1, 0), 1);
+    net.settle();
+    assert_eq!((net[0].tx().len(), net[1].tx().len()), (1, 1));
 }
 
 #[test]

@@ -130,8 +130,9 @@ impl Group {
         self.joined
     }
 
+    /// Whether no operation is under way, and the join is not.
     pub(super) fn is_idle(&self) -> bool {
-        self.under_way == 0
+        self.under_way == 0 && !matches!(self.joining, Joining::Open(..))
     }
 
     /// Operations under way.
