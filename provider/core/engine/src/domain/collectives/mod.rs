@@ -204,6 +204,7 @@ impl Collectives {
         if let Some(shared) = &mut group.shared {
             if shared.is_idle() {
                 self.sharing.push(id);
+                self.armed = false;
             }
             shared.post(plan, number, (op.ctx, op.flags), (op.input, op.result), (by, err));
         }
