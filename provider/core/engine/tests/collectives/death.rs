@@ -104,6 +104,57 @@ fn a_join_fails_whose_member_ends() {
     }
 }
 
+/// A member ends at each call of progress of a join, its own join being over or not: what the others are joined
+/// to fails them.
+#[test]
+fn a_member_that_ends_in_the_join_or_right_behind_it_is_missed() {
+    let mut behind = 0;
+    for members in 2..=5 {
+        for (dead, first) in (0..members).flat_map(|dead| (0..members).map(move |first| (dead, first))) {
+            for steps in 0.. {
+                let mut net = net(members, Setup { shared: true, ..Setup::default() });
+                let groups = begin_join(&mut net, &(0..members).collect::<Vec<_>>());
+                (0..steps).for_each(|step| _ = net[(first + step) % members].progress());
+                let before: Vec<_> = (0..members).map(|at| net[at].joined(groups[at])).collect();
+                net.kill(dead);
+                net.settle();
+                let case = format!("{dead} of {members}, {steps} from {first} on");
+                let left = (0..members).filter(|at| *at != dead);
+                let joined: Vec<_> = left
+                    .filter(|at| {
+                        let late = net[*at].joined(groups[*at]);
+                        before[*at].as_ref().or(late.as_ref()).expect(&case).err.is_none()
+                    })
+                    .collect();
+                let over = before.iter().filter(|joined| joined.is_some()).count();
+                behind += usize::from(before[dead].is_some() && over < members);
+                for kind in [Kind::Gather, Kind::Barrier] {
+                    let root = *joined.last().unwrap_or(&0);
+                    for at in &joined {
+                        let op = op(kind, root, 1);
+                        let op = with_memory(&mut net, *at, groups[*at], &op, |len| vec![0; len]).unwrap();
+                        call(&mut net, *at, groups[*at], &op).unwrap();
+                    }
+                    net.settle();
+                    for at in &joined {
+                        let done = net[*at].tx();
+                        assert_eq!(done.len(), 1, "{case}: {kind:?} at {at}");
+                        let fails = kind == Kind::Barrier || *at == root;
+                        assert!(!fails || done[0].err.is_some(), "{case}: {kind:?} at {at}");
+                    }
+                }
+                for at in joined {
+                    assert_eq!(net[at].group_close(groups[at]), Ok(()), "{case}");
+                }
+                if over == members {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(behind > 0);
+}
+
 /// A member that is done with all of its operations may end: the others complete theirs.
 #[test]
 fn one_that_ends_after_its_last_operation_fails_none() {

@@ -9,7 +9,7 @@ use hmem::Scratch;
 use link_api::{GroupMemory, GroupName, GroupShape};
 use wire::Addr;
 
-use super::shared::Shared;
+use super::shared::{Shared, Went};
 use crate::types::*;
 
 /// Bits of an operation's number in a tag.
@@ -86,6 +86,8 @@ pub(super) struct Group {
     pub(super) joining: Joining,
     /// The memory of all members, and the operations that go by it.
     pub(super) shared: Option<Box<Shared>>,
+    /// Members that have ended: what needs more of one by shared memory than is there fails.
+    gone: Vec<usize>,
     /// Of the call that joins.
     ctx: Ctx,
     joined: bool,
@@ -114,6 +116,7 @@ impl Group {
             vote,
             joining: Joining::Vote,
             shared: None,
+            gone: Vec::new(),
             ctx,
             joined: false,
             next: 0,
@@ -133,6 +136,23 @@ impl Group {
     /// Whether no operation is under way, and the join is not.
     pub(super) fn is_idle(&self) -> bool {
         self.under_way == 0 && !matches!(self.joining, Joining::Open(..))
+    }
+
+    /// Whether operations go by shared memory, or may when the join is over.
+    pub(super) fn may_share(&self) -> bool {
+        self.shared.is_some() || !self.joined
+    }
+
+    /// A member has ended.
+    pub(super) fn note_gone(&mut self, member: usize) {
+        if member < self.members.len() && member != self.rank && !self.gone.contains(&member) {
+            self.gone.push(member);
+        }
+    }
+
+    /// Goes on with the first operation by shared memory.
+    pub(super) fn go_on(&mut self) -> Option<Went> {
+        self.shared.as_mut().map(|shared| shared.go_on(&self.gone))
     }
 
     /// Operations under way.

@@ -135,7 +135,8 @@ impl Group {
     }
 
     /// Receives notices of those that have a channel with this endpoint: such a receive fails when its member
-    /// ends.
+    /// ends. The last operation of the join makes no other channels, and is over at no member before this one
+    /// has begun it: whoever ends behind its own join is noticed.
     fn watch<L: RmaLink>(&self, opened: &mut Opened<L>, id: GroupId) {
         let Some(peers) = peers(opened, self) else { return };
         for (rank, peer) in peers.into_iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
@@ -189,6 +190,9 @@ impl Collectives {
             }
             Then::Next(joining, kind, words) => {
                 group.joining = joining;
+                if matches!(group.joining, Joining::Have(..)) {
+                    group.watch(opened, id);
+                }
                 if self.agree(id, kind, words).is_err() {
                     self.end_join(opened, id, Some(Error::Exhausted));
                 }
@@ -196,8 +200,8 @@ impl Collectives {
             Then::Failed(err) => self.end_join(opened, id, Some(err)),
             Then::Joined(shared) => {
                 group.shared = shared.map(Box::new);
-                if group.shared.is_some() {
-                    group.watch(opened, id);
+                if group.shared.is_none() {
+                    operation::unpost(opened, group.ep, watches_of(id));
                 }
                 self.end_join(opened, id, None);
             }

@@ -217,7 +217,7 @@ impl Collectives {
     fn run_shared<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
         let (mut n, mut at) = (0, 0);
         while let Some(&id) = self.sharing.get(at) {
-            let went = self.groups.get_mut(&id.0).and_then(|g| g.shared.as_mut()).map(|s| s.go_on());
+            let went = self.groups.get_mut(&id.0).and_then(Group::go_on);
             match went {
                 Some(Went::Over(over)) => {
                     n += 1;
@@ -382,8 +382,10 @@ impl Collectives {
     /// A member of a group with shared memory has ended; those that have no channel with it do not see that.
     fn has_ended(&mut self, id: GroupId, rank: usize, is_seen: bool) {
         let Some(group) = self.groups.get_mut(&id.0) else { return };
-        let Some(shared) = &mut group.shared else { return };
-        shared.note_gone(rank);
+        if !group.may_share() {
+            return;
+        }
+        group.note_gone(rank);
         if is_seen {
             let (ep, tag, own) = (group.ep, group.name.notice(0), group.rank);
             let others = group.members.iter().enumerate().filter(|(at, _)| *at != own && *at != rank);

@@ -53,8 +53,6 @@ pub(super) struct Shared {
     shape: GroupShape,
     sequence: Sequence,
     posted: VecDeque<Posted>,
-    /// Members that have ended.
-    gone: Vec<usize>,
 }
 
 /// What the operation is, as all members have to say it.
@@ -75,8 +73,7 @@ fn print(shape: &Shape, by: By, number: u64) -> u64 {
 
 impl Shared {
     pub(super) fn new(memory: Box<dyn GroupMemory>, shape: GroupShape) -> Shared {
-        let (sequence, posted, gone) = (Sequence::new(SLOTS), VecDeque::new(), Vec::new());
-        Shared { memory, shape, sequence, posted, gone }
+        Shared { memory, shape, sequence: Sequence::new(SLOTS), posted: VecDeque::new() }
     }
 
     /// How an operation goes by this memory; `None`: by messages.
@@ -101,13 +98,6 @@ impl Shared {
         self.posted.is_empty()
     }
 
-    /// A member has ended: what needs more of it than is there fails.
-    pub(super) fn note_gone(&mut self, member: usize) {
-        if member < self.shape.members && member != self.shape.rank && !self.gone.contains(&member) {
-            self.gone.push(member);
-        }
-    }
-
     /// Fails those that are not to go on.
     pub(super) fn fail(&mut self, why: impl Fn(u64) -> Option<Error>) {
         for posted in &mut self.posted {
@@ -115,9 +105,9 @@ impl Shared {
         }
     }
 
-    /// Goes on with the first operation.
-    pub(super) fn go_on(&mut self) -> Went {
-        let Shared { memory, shape, sequence, posted, gone } = self;
+    /// Goes on with the first operation; `gone`: members that have ended.
+    pub(super) fn go_on(&mut self, gone: &[usize]) -> Went {
+        let Shared { memory, shape, sequence, posted } = self;
         let Some(first) = posted.front_mut() else { return Went::Nowhere };
         let before = first.run;
         let err = match first.failed {
