@@ -42,7 +42,7 @@ fn operations_end_when_a_member_does_whatever_it_was_at() {
         let ways = Direct::ALL.map(|direct| (direct, false)).into_iter().chain([(Direct::InCall, true)]);
         for (direct, shared) in ways {
             for (members, dead) in [(2, 1), (3, 0), (5, 3), (8, 6)] {
-                for count in [1, 4000] {
+                for count in if shared { [4000, 40_000] } else { [1, 4000] } {
                     for steps in [0, 1, 3, 7, 20] {
                         let capacity = direct.least_capacity().max(4);
                         let setup = Setup { direct, capacity, shared, ..Setup::default() };

@@ -137,7 +137,7 @@ fn one_without_a_completion_has_none() {
 
 #[test]
 fn members_that_post_other_sizes_fail() {
-    let counts = [(4, 5), (5, 4), (4, 4000), (4000, 4)];
+    let counts = [(4, 5), (5, 4), (4, 4000), (4000, 4), (4, 40_000), (40_000, 4), (4000, 40_000)];
     for ((a, b), shared) in counts.into_iter().flat_map(|counts| [(counts, false), (counts, true)]) {
         let mut net = net(3, Setup { shared, ..Setup::default() });
         let groups = join(&mut net, &[0, 1, 2]);

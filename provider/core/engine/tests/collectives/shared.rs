@@ -153,3 +153,29 @@ fn members_that_post_other_operations_fail() {
         assert_eq!(net[at].group_close(groups[at]), Ok(()));
     }
 }
+
+/// One member's operation is too long for shared memory, or the ones of all others are.
+#[test]
+fn members_that_post_other_sizes_fail_where_some_go_by_messages() {
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Barrier) {
+        for (members, odd) in [(2, 0), (3, 1), (10, 0), (10, 9)] {
+            for (few, many) in [(1, 40_000), (3000, 40_000), (40_000, 1), (40_000, 3000)] {
+                let case = format!("{kind:?}, {few} at {odd} of {members}, else {many}");
+                let mut net = shared(members);
+                let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
+                (0..members).for_each(|at| {
+                    post(&mut net, at, groups[at], kind, if at == odd { few } else { many });
+                });
+                net.settle();
+                let mut failed = 0;
+                for at in 0..members {
+                    let done = net[at].tx();
+                    assert_eq!(done.len(), 1, "{case}: {at}");
+                    failed += usize::from(done[0].err.is_some());
+                    assert_eq!(net[at].group_close(groups[at]), Ok(()), "{case}: {at}");
+                }
+                assert!(failed > 0, "{case}");
+            }
+        }
+    }
+}

@@ -8,10 +8,11 @@ use collective::{Kind, Schedule, Shape};
 use hmem::{AtomicOp, Datatype, Scratch};
 use link_api::{Channel, GroupLink, GroupName, GroupShape, MOST_MEMBERS, Opening, PeerId, RmaLink};
 
+use super::Collectives;
 use super::group::{Group, Joining, Made};
+use super::notices::watches_of;
 use super::operation::{self, Memory};
 use super::shared::Shared;
-use super::{Collectives, watches_of};
 use crate::domain::opened::Opened;
 use crate::types::*;
 
@@ -229,7 +230,10 @@ impl Collectives {
         let by = (kind != Kind::Broadcast).then_some((AtomicOp::Bor, Datatype::Uint64));
         let (input, result) = (span.part(0, 8).ok_or(Error::Invalid)?, span);
         let result = if kind == Kind::Broadcast { result } else { input };
-        self.begin(id, (ctx, OpFlags::empty()), schedule, Memory { input, result, scratch }, by)
+        let memory = Memory { input, result, scratch };
+        let name = self.begin(id, (ctx, OpFlags::empty()), schedule, memory, by)?;
+        self.ready.push(name);
+        Ok(())
     }
 
     /// Polls for memory that is requested.

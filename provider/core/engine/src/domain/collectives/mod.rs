@@ -10,40 +10,24 @@
 
 mod group;
 mod join;
+mod notices;
 mod operation;
 mod shared;
 
 use std::collections::{BTreeMap, HashMap};
 
-use collective::{Kind, Schedule, Shape};
+use collective::{Kind, Plan, Schedule, Shape};
 use hmem::{AtomicOp, Datatype, Scratch};
 use wire::Addr;
 
 use self::group::{Group, Name};
+use self::notices::{ENDED, FAILED, Notice, RESET, WAKE, group_of, notices_of, watches_of};
 use self::operation::{Memory, NOTICE_SENT, Next, Operation};
-use self::shared::{Over, Went};
+use self::shared::{Over, Post, Went};
 use crate::domain::opened::Opened;
 use crate::pool::Pool;
 use crate::types::*;
 use link_api::RmaLink;
-
-/// A notice that is to be sent.
-#[derive(Clone, Copy, Debug)]
-struct Notice {
-    ep: EpId,
-    to: FiAddr,
-    tag: u64,
-    /// [`FAILED`], [`RESET`], [`WAKE`], or a member that has ended, from [`ENDED`] on.
-    data: u64,
-}
-
-/// A notice: its operation has failed, for another reason than the end of a member, or for that.
-const FAILED: u64 = 0;
-const RESET: u64 = 1;
-/// The sender has published a step of shared memory.
-const WAKE: u64 = 2;
-/// A member has ended, whose number is what is above this.
-const ENDED: u64 = 3;
 
 /// Groups and operations.
 #[derive(Debug)]
@@ -66,25 +50,6 @@ pub(super) struct Collectives {
     armed: bool,
     /// Bytes of a slot of memory that this endpoint makes; 0: it shares none.
     slot: usize,
-}
-
-/// What receives of notices are posted as.
-fn notices_of(group: GroupId) -> Ctx {
-    Ctx(NOTICE_SENT.0 - 1 - group.at())
-}
-
-/// What receives are posted as that fail when their member ends.
-fn watches_of(group: GroupId) -> Ctx {
-    Ctx(NOTICE_SENT.0 - (1 << 33) + group.at())
-}
-
-/// The group whose notice, or watch, is posted so.
-fn group_of(ctx: Ctx) -> Option<(GroupId, bool)> {
-    let of = |at: usize| u32::try_from(at).ok().map(GroupId);
-    match of((NOTICE_SENT.0 - 1).wrapping_sub(ctx.0)) {
-        Some(group) => Some((group, false)),
-        None => of(ctx.0.wrapping_sub(watches_of(GroupId(0)).0)).map(|group| (group, true)),
-    }
 }
 
 impl Collectives {
@@ -162,10 +127,10 @@ impl Collectives {
     pub(super) fn start<L: RmaLink>(
         &mut self,
         opened: &mut Opened<L>,
-        (ep, group): (EpId, GroupId),
+        (ep, id): (EpId, GroupId),
         op: &Collective,
     ) -> Result<(), Error> {
-        let shape = self.shape(opened, (ep, group), op)?;
+        let shape = self.shape(opened, (ep, id), op)?;
         let (input, result) = shape.lengths();
         if op.input.len() < input || op.result.len() < result {
             return Err(Error::Invalid);
@@ -178,39 +143,49 @@ impl Collectives {
         if op.flags.contains(OpFlags::COMPLETION) && opened.core.is_full(ep.bind.tx_cq()) {
             return Err(Error::Again);
         }
-        if self.post_shared(opened, group, op, shape, reduces) {
+        let shared = self.groups.get(&id.0).and_then(|group| group.shared.as_ref());
+        let plan = shared.and_then(|shared| shared.plan(shape));
+        let mut post = Post {
+            number: 0,
+            ctx: op.ctx,
+            flags: op.flags,
+            shape,
+            input: op.input,
+            result: op.result,
+            by: reduces,
+            failed: None,
+            parts: None,
+        };
+        if let Some(plan) = plan.filter(|plan| *plan.shape() == shape) {
+            let group = self.groups.get_mut(&id.0).ok_or(Error::NotFound)?;
+            (post.number, post.failed) = group.begin();
+            self.post_shared(id, plan, post);
+            self.run_shared(opened);
+            self.settle_later(opened);
             return Ok(());
         }
         let schedule = Schedule::new(shape).ok_or(Error::TooBig)?;
         let scratch = Scratch::new(schedule.scratch()).ok_or(Error::Exhausted)?;
         let memory = Memory { input: op.input, result: op.result, scratch };
-        self.begin(group, (op.ctx, op.flags), schedule, memory, reduces)?;
+        let name = self.begin(id, (op.ctx, op.flags), schedule, memory, reduces)?;
+        match (plan, self.operations.get_mut(name)) {
+            (Some(plan), Some(operation)) => {
+                (post.number, post.failed) = (operation.number, operation.failure());
+                self.post_shared(id, plan, Post { parts: Some(name), ..post });
+            }
+            _ => self.ready.push(name),
+        }
         self.run(opened);
         Ok(())
     }
 
-    /// Starts an operation by shared memory. `false`: it goes by messages.
-    fn post_shared<L: RmaLink>(
-        &mut self,
-        opened: &mut Opened<L>,
-        id: GroupId,
-        op: &Collective,
-        shape: Shape,
-        by: shared::By,
-    ) -> bool {
-        let Some(group) = self.groups.get_mut(&id.0) else { return false };
-        let Some(plan) = group.shared.as_ref().and_then(|shared| shared.plan(shape)) else { return false };
-        let (number, err) = group.begin();
-        if let Some(shared) = &mut group.shared {
-            if shared.is_idle() {
-                self.sharing.push(id);
-                self.armed = false;
-            }
-            shared.post(plan, number, (op.ctx, op.flags), (op.input, op.result), (by, err));
+    fn post_shared(&mut self, id: GroupId, plan: Plan, post: Post) {
+        let Some(shared) = self.groups.get_mut(&id.0).and_then(|group| group.shared.as_mut()) else { return };
+        if shared.is_idle() {
+            self.sharing.push(id);
+            self.armed = false;
         }
-        self.run_shared(opened);
-        self.settle_later(opened);
-        true
+        shared.post(plan, post);
     }
 
     /// Goes on with operations by shared memory. Returns how much was done.
@@ -222,7 +197,10 @@ impl Collectives {
                 Some(Went::Over(over)) => {
                     n += 1;
                     self.wake_members(id);
-                    self.is_over(opened, id, &over);
+                    match over.parts {
+                        Some(name) => self.begin_parts(name, over.err),
+                        None => self.is_over(opened, id, &over),
+                    }
                     continue;
                 }
                 Some(Went::On) => {
@@ -286,6 +264,15 @@ impl Collectives {
         self.slot = bytes / link_api::SLOTS as usize / 4096 * 4096;
     }
 
+    /// An operation by messages may begin, or fails.
+    fn begin_parts(&mut self, name: u64, err: Option<Error>) {
+        let Some(operation) = self.operations.get_mut(name) else { return };
+        if let Some(err) = err {
+            operation.fail(err);
+        }
+        self.ready.push(name);
+    }
+
     fn begin(
         &mut self,
         id: GroupId,
@@ -293,7 +280,7 @@ impl Collectives {
         schedule: Schedule,
         memory: Memory,
         reduces: Option<(AtomicOp, Datatype)>,
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         let group = self.groups.get_mut(&id.0).ok_or(Error::NotFound)?;
         let (number, err) = group.begin();
         let place = (number, group.name.tag(number));
@@ -301,8 +288,7 @@ impl Collectives {
         if let Some(err) = err {
             operation.fail(err);
         }
-        self.ready.push(self.operations.insert(operation));
-        Ok(())
+        Ok(self.operations.insert(operation))
     }
 
     /// Goes on with all that has something to go on with. Returns how much was done.
@@ -415,11 +401,11 @@ impl Collectives {
     fn end<L: RmaLink>(&mut self, opened: &mut Opened<L>, name: u64) {
         let Some(operation) = self.operations.remove(name) else { return };
         let Operation { group, number, ctx, flags, .. } = operation;
-        self.is_over(opened, group, &Over { number, ctx, flags, err: operation.failure() });
+        self.is_over(opened, group, &Over { number, ctx, flags, err: operation.failure(), parts: None });
     }
 
     fn is_over<L: RmaLink>(&mut self, opened: &mut Opened<L>, id: GroupId, over: &Over) {
-        let &Over { number, ctx, flags, err } = over;
+        let &Over { number, ctx, flags, err, .. } = over;
         let Some(group) = self.groups.get_mut(&id.0) else { return };
         let (ep, joins) = (group.ep, !group.is_joined());
         if group.end(number, err) {

@@ -12,19 +12,28 @@ use crate::types::*;
 /// How elements are reduced.
 pub(super) type By = Option<(AtomicOp, Datatype)>;
 
+/// An operation, as it is posted.
+#[derive(Debug)]
+pub(super) struct Post {
+    /// Of the group's operations.
+    pub(super) number: u64,
+    pub(super) ctx: Ctx,
+    pub(super) flags: OpFlags,
+    pub(super) shape: Shape,
+    pub(super) input: Span,
+    pub(super) result: Span,
+    pub(super) by: By,
+    pub(super) failed: Option<Error>,
+    /// The operation by messages that begins behind this one.
+    pub(super) parts: Option<u64>,
+}
+
 /// An operation that is posted or under way.
 #[derive(Debug)]
 struct Posted {
-    /// Of the group's operations.
-    number: u64,
-    ctx: Ctx,
-    flags: OpFlags,
+    post: Post,
     run: Run,
     print: u64,
-    input: Span,
-    result: Span,
-    by: By,
-    failed: Option<Error>,
 }
 
 /// One that is over.
@@ -34,6 +43,7 @@ pub(super) struct Over {
     pub(super) ctx: Ctx,
     pub(super) flags: OpFlags,
     pub(super) err: Option<Error>,
+    pub(super) parts: Option<u64>,
 }
 
 /// What a call of progress found.
@@ -76,22 +86,17 @@ impl Shared {
         Shared { memory, shape, sequence: Sequence::new(SLOTS), posted: VecDeque::new() }
     }
 
-    /// How an operation goes by this memory; `None`: by messages.
+    /// How an operation goes by this memory. What is too long goes by messages, behind a step without bytes:
+    /// whether it is too long depends on the count, and members that have posted other counts are to find
+    /// that. `None`: no operation of this kind goes by this memory.
     pub(super) fn plan(&self, shape: Shape) -> Option<Plan> {
-        Plan::new(shape, self.shape.slot)
+        let plan = |shape| Plan::new(shape, self.shape.slot);
+        plan(shape).or_else(|| plan(Shape { count: 0, ..shape }))
     }
 
-    pub(super) fn post(
-        &mut self,
-        plan: Plan,
-        number: u64,
-        (ctx, flags): (Ctx, OpFlags),
-        (input, result): (Span, Span),
-        (by, failed): (By, Option<Error>),
-    ) {
-        let print = print(plan.shape(), by, number);
-        let run = Run::new(plan);
-        self.posted.push_back(Posted { number, ctx, flags, run, print, input, result, by, failed });
+    pub(super) fn post(&mut self, plan: Plan, post: Post) {
+        let print = print(&post.shape, post.by, post.number);
+        self.posted.push_back(Posted { post, run: Run::new(plan), print });
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -101,7 +106,8 @@ impl Shared {
     /// Fails those that are not to go on.
     pub(super) fn fail(&mut self, why: impl Fn(u64) -> Option<Error>) {
         for posted in &mut self.posted {
-            posted.failed = posted.failed.or_else(|| why(posted.number));
+            let post = &mut posted.post;
+            post.failed = post.failed.or_else(|| why(post.number));
         }
     }
 
@@ -110,10 +116,10 @@ impl Shared {
         let Shared { memory, shape, sequence, posted } = self;
         let Some(first) = posted.front_mut() else { return Went::Nowhere };
         let before = first.run;
-        let err = match first.failed {
+        let err = match first.post.failed {
             Some(err) => Some(err),
             None => {
-                let &mut Posted { print, input, result, by, .. } = first;
+                let Posted { print, post: Post { input, result, by, .. }, .. } = *first;
                 let view = View { memory: &**memory, rank: shape.rank, gone, print, input, result, by };
                 let went = first.run.go_on(sequence, &view);
                 match went {
@@ -124,8 +130,9 @@ impl Shared {
                 }
             }
         };
-        let Some(Posted { number, ctx, flags, .. }) = posted.pop_front() else { return Went::Nowhere };
-        Went::Over(Over { number, ctx, flags, err })
+        let Some(Posted { post, .. }) = posted.pop_front() else { return Went::Nowhere };
+        let Post { number, ctx, flags, parts, .. } = post;
+        Went::Over(Over { number, ctx, flags, err, parts })
     }
 
     /// After [`Shared::go_on`] went on: the next member from `from` on that is to be woken by a frame.
