@@ -24,8 +24,8 @@ fn operations_need_no_message_and_are_over_when_the_last_member_posts() {
         let mut net = shared(members);
         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
         for kind in Kind::ALL {
-            for at in 0..members {
-                post(&mut net, at, groups[at], kind, 3);
+            for (at, group) in groups.iter().enumerate() {
+                post(&mut net, at, *group, kind, 3);
                 assert_eq!(frames(&net, members), 0, "{kind:?} of {members}");
             }
             net.settle();
