@@ -102,6 +102,29 @@ fn one_posted_since_it_was_armed_is_not_slept_on() {
     assert!(net[0].arm() && net[0].is_armed());
 }
 
+/// One that went on by itself, and closed the group, gets the frame that wakes it all the same.
+#[test]
+fn what_comes_for_a_closed_group_is_not_kept() {
+    let mut net = shared(2);
+    let (kept, mut first) = (join(&mut net, &[0, 1]), None);
+    for _ in 0..3 {
+        let groups = join(&mut net, &[0, 1]);
+        post(&mut net, 1, groups[1], Kind::Barrier, 0);
+        assert!(net[1].arm());
+        post(&mut net, 0, groups[0], Kind::Barrier, 0);
+        net[0].progress();
+        assert_eq!(net.in_flight(0, 1), 1);
+        assert!(!net[1].arm());
+        (0..2).for_each(|at| assert_eq!(net[at].sent().err, None));
+        (0..2).for_each(|at| assert_eq!(net[at].group_close(groups[at]), Ok(())));
+        net.settle();
+        let late = net[1].unexpected();
+        assert!(late > 0 && *first.get_or_insert(late) == late, "{late}, {first:?} before");
+    }
+    assert_eq!(net[1].group_close(kept[1]), Ok(()));
+    assert_eq!(net[1].unexpected(), 0);
+}
+
 /// The operation that is posted cannot begin, and is of a group that had none under way.
 #[test]
 fn a_root_that_is_ahead_is_not_slept_on() {

@@ -16,7 +16,7 @@ use crate::types::*;
 const NUMBER_BITS: u32 = 24;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 /// The bit of notices; the ones between are the group's.
-const NOTICE: u64 = 1 << 63;
+pub(super) const NOTICE: u64 = 1 << 63;
 
 /// The name of a group, in its place in a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

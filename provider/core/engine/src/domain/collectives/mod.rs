@@ -24,6 +24,7 @@ use self::group::{Group, Name};
 use self::notices::{ENDED, FAILED, Notice, RESET, WAKE, group_of, notices_of, watches_of};
 use self::operation::{Memory, NOTICE_SENT, Next, Operation};
 use self::shared::{Over, Post, Went};
+use crate::core::Message;
 use crate::domain::opened::Opened;
 use crate::pool::Pool;
 use crate::types::*;
@@ -452,11 +453,15 @@ impl Collectives {
         operation::unpost(opened, group.ep, notices_of(id));
         operation::unpost(opened, group.ep, watches_of(id));
         self.joined.retain(|joined| joined.group != id);
-        // Parts of operations that failed here.
+        // Parts of operations that failed here, and what came late for groups that were closed before.
+        let is_open = |tag| self.groups.values().any(|g| g.ep == group.ep && g.name.is_of(tag));
+        let picks = |m: &Message| {
+            group.name.is_of(m.tag)
+                || notices::is_of_joined(m.tag, m.data) && m.ep == group.ep && !is_open(m.tag)
+        };
         let Some(ep) = opened.eps.get_mut(group.ep.at()) else { return Ok(()) };
         let Some(rx) = ep.bind.collective() else { return Ok(()) };
-        while let Some(message) =
-            opened.core.rxs.get_mut(rx.at()).and_then(|rx| rx.tagged.take_oldest(|m| group.name.is_of(m.tag)))
+        while let Some(message) = opened.core.rxs.get_mut(rx.at()).and_then(|rx| rx.tagged.take_oldest(picks))
         {
             ep.unexpected().discard(&mut opened.core, message);
         }

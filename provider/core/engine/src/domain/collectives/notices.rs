@@ -1,5 +1,6 @@
 //! Notices: messages without bytes, which members of a group send each other beside the parts of operations.
 
+use super::group::NOTICE;
 use super::operation::NOTICE_SENT;
 use crate::types::*;
 
@@ -38,4 +39,9 @@ pub(super) fn group_of(ctx: Ctx) -> Option<(GroupId, bool)> {
         Some(group) => Some((group, false)),
         None => of(ctx.0.wrapping_sub(watches_of(GroupId(0)).0)).map(|group| (group, true)),
     }
+}
+
+/// Whether this is a notice that no member gets before it has joined.
+pub(super) fn is_of_joined(tag: u64, data: Option<u64>) -> bool {
+    tag & NOTICE != 0 && data.is_some_and(|data| data >= WAKE)
 }
