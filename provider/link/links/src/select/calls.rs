@@ -5,13 +5,14 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Cork, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote,
-    Hint, InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame,
-    Refused, Region, RegionVersion, Revoke, RmaLink, Row, Sent, Setting, SleepLink, Standing, WaitFd, Way,
-    send_each,
+    Allow, Channel, Connect, Cork, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, GroupLink,
+    HandleNote, Hint, InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId,
+    PieceCounter, PollFrame, Refused, Region, RegionVersion, Revoke, RmaLink, Row, Sent, Setting, SleepLink,
+    Standing, WaitFd, Way, send_each,
 };
 use wire::{Addr, Handle, Seg};
 
+use super::groups::Groups;
 use super::route::Cause;
 use super::{Links, route};
 use crate::turns;
@@ -298,6 +299,10 @@ impl RmaLink for Links {
             self.shm.set_patient();
         }
         sent
+    }
+
+    fn groups(&mut self) -> Option<Box<dyn GroupLink + '_>> {
+        Some(Box::new(Groups { shm: &mut self.shm, routes: &self.routes }))
     }
 
     fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {

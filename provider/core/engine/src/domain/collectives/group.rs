@@ -6,15 +6,17 @@
 //! all that were posted behind it.
 
 use hmem::Scratch;
+use link_api::{GroupMemory, GroupName, GroupShape};
 use wire::Addr;
 
+use super::shared::{Shared, Went};
 use crate::types::*;
 
 /// Bits of an operation's number in a tag.
 const NUMBER_BITS: u32 = 24;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 /// The bit of notices; the ones between are the group's.
-const NOTICE: u64 = 1 << 63;
+pub(super) const NOTICE: u64 = 1 << 63;
 
 /// The name of a group, in its place in a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +59,21 @@ fn is_from(number: u64, first: u64) -> bool {
     number.wrapping_sub(first) & NUMBER <= NUMBER / 2
 }
 
+/// How far a join is.
+#[derive(Debug, Default)]
+pub(super) enum Joining {
+    #[default]
+    Vote,
+    /// The first member broadcasts what it has made; the others wait for that.
+    Offer(Option<(GroupName, Made)>),
+    Open(GroupName, GroupShape),
+    /// Whether all have it is agreed on.
+    Have(GroupName, Option<Made>),
+}
+
+/// Memory, and how it is laid out.
+pub(super) type Made = (GroupShape, Box<dyn GroupMemory>);
+
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) ep: EpId,
@@ -64,8 +81,13 @@ pub(super) struct Group {
     /// As receives know them.
     pub(super) members: Vec<FiAddr>,
     pub(super) rank: usize,
-    /// What the join agrees on.
+    /// What the join agrees on, and how far it is.
     pub(super) vote: Scratch,
+    pub(super) joining: Joining,
+    /// The memory of all members, and the operations that go by it.
+    pub(super) shared: Option<Box<Shared>>,
+    /// Members that have ended: what needs more of one by shared memory than is there fails.
+    gone: Vec<usize>,
     /// Of the call that joins.
     ctx: Ctx,
     joined: bool,
@@ -86,7 +108,21 @@ impl Group {
         vote: Scratch,
         ctx: Ctx,
     ) -> Group {
-        Group { ep, name, members, rank, vote, ctx, joined: false, next: 0, under_way: 0, broken: None }
+        Group {
+            ep,
+            name,
+            members,
+            rank,
+            vote,
+            joining: Joining::Vote,
+            shared: None,
+            gone: Vec::new(),
+            ctx,
+            joined: false,
+            next: 0,
+            under_way: 0,
+            broken: None,
+        }
     }
 
     pub(super) fn rank_of(&self, member: FiAddr) -> Option<usize> {
@@ -97,8 +133,31 @@ impl Group {
         self.joined
     }
 
+    /// Whether no operation is under way, and the join is not.
     pub(super) fn is_idle(&self) -> bool {
-        self.under_way == 0
+        self.under_way == 0 && !matches!(self.joining, Joining::Open(..))
+    }
+
+    /// Whether operations go by shared memory, or may when the join is over.
+    pub(super) fn may_share(&self) -> bool {
+        self.shared.is_some() || !self.joined
+    }
+
+    /// A member has ended.
+    pub(super) fn note_gone(&mut self, member: usize) {
+        if member < self.members.len() && member != self.rank && !self.gone.contains(&member) {
+            self.gone.push(member);
+        }
+    }
+
+    /// Goes on with the first operation by shared memory.
+    pub(super) fn go_on(&mut self) -> Option<Went> {
+        self.shared.as_mut().map(|shared| shared.go_on(&self.gone))
+    }
+
+    /// Operations under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
     }
 
     /// An operation begins: its number, and why it fails, if it does.

@@ -1,0 +1,204 @@
+//! Members that share memory: what is left of messages, and what becomes of groups without it.
+
+use engine::{CollectiveKind as Kind, Error, GroupId};
+use testkit::{Net, Setup};
+
+use crate::group::{begin_join, call, join, net, op, with_memory};
+
+fn shared(nodes: usize) -> Net {
+    net(nodes, Setup { shared: true, ..Setup::default() })
+}
+
+fn post(net: &mut Net, at: usize, group: GroupId, kind: Kind, count: usize) {
+    let op = with_memory(net, at, group, &op(kind, 0, count), |len| vec![1; len]).unwrap();
+    call(net, at, group, &op).unwrap();
+}
+
+fn frames(net: &Net, nodes: usize) -> usize {
+    (0..nodes).flat_map(|a| (0..nodes).map(move |b| (a, b))).map(|(a, b)| net.in_flight(a, b)).sum()
+}
+
+#[test]
+fn operations_need_no_message_and_are_over_when_the_last_member_posts() {
+    for members in 2..=10 {
+        let mut net = shared(members);
+        let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
+        for kind in Kind::ALL {
+            for (at, group) in groups.iter().enumerate() {
+                post(&mut net, at, *group, kind, 3);
+                assert_eq!(frames(&net, members), 0, "{kind:?} of {members}");
+            }
+            net.settle();
+            assert!((0..members).all(|at| net[at].sent().err.is_none()), "{kind:?} of {members}");
+        }
+    }
+}
+
+#[test]
+fn a_group_of_which_a_member_has_no_memory_goes_by_messages() {
+    for (members, lacks) in [(2, 0), (2, 1), (5, 3), (10, 0)] {
+        let mut net = shared(members);
+        net.lack_group_memory(lacks);
+        let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
+        (0..members).for_each(|at| post(&mut net, at, groups[at], Kind::AllReduce, 3));
+        assert!(frames(&net, members) > 0, "{lacks} of {members}");
+        net.settle();
+        assert!((0..members).all(|at| net[at].sent().err.is_none()), "{lacks} of {members}");
+        net.assert_idle();
+    }
+}
+
+/// At each call of progress of a join: a group that is not joined is not closed.
+#[test]
+fn a_group_is_not_closed_before_its_join_is_over() {
+    for members in [2, 3, 5] {
+        let mut net = shared(members);
+        let groups = begin_join(&mut net, &(0..members).collect::<Vec<_>>());
+        let mut open: Vec<usize> = (0..members).collect();
+        for _ in 0..10_000 {
+            open.retain(|at| {
+                let joined = net[*at].joined(groups[*at]);
+                if joined.is_none() {
+                    assert_eq!(net[*at].group_close(groups[*at]), Err(Error::Busy), "{at} of {members}");
+                }
+                net[*at].progress();
+                joined.is_none()
+            });
+        }
+        assert!(open.is_empty(), "{open:?} of {members}");
+    }
+}
+
+#[test]
+fn a_member_that_sleeps_is_woken_by_a_frame_and_no_other_is() {
+    let mut net = shared(3);
+    let groups = join(&mut net, &[0, 1, 2]);
+    post(&mut net, 1, groups[1], Kind::Barrier, 0);
+    assert!(net[1].arm() && net[1].is_armed());
+    post(&mut net, 0, groups[0], Kind::Barrier, 0);
+    net[0].progress();
+    assert_eq!((net.in_flight(0, 1), net.in_flight(0, 2)), (1, 0));
+    net[1].progress();
+    assert!(net[1].arm(), "nothing has come but that");
+    post(&mut net, 2, groups[2], Kind::Barrier, 0);
+    net[2].progress();
+    assert_eq!((net.in_flight(2, 1), net.in_flight(2, 0)), (1, 0));
+    net.settle();
+    assert!((0..3).all(|at| net[at].sent().err.is_none()));
+    // What has come before keeps it awake.
+    post(&mut net, 1, groups[1], Kind::Broadcast, 1);
+    post(&mut net, 0, groups[0], Kind::Broadcast, 1);
+    assert!(!net[1].arm());
+    assert!(net[1].sent().err.is_none());
+}
+
+#[test]
+fn one_posted_since_it_was_armed_is_not_slept_on() {
+    let mut net = shared(2);
+    let groups = join(&mut net, &[0, 1]);
+    assert!(net[0].arm() && net[0].is_armed());
+    post(&mut net, 0, groups[0], Kind::Barrier, 0);
+    assert!(!net[0].is_armed());
+    assert!(net[0].arm() && net[0].is_armed());
+}
+
+/// One that went on by itself, and closed the group, gets the frame that wakes it all the same.
+#[test]
+fn what_comes_for_a_closed_group_is_not_kept() {
+    let mut net = shared(2);
+    let (kept, mut first) = (join(&mut net, &[0, 1]), None);
+    for _ in 0..3 {
+        let groups = join(&mut net, &[0, 1]);
+        post(&mut net, 1, groups[1], Kind::Barrier, 0);
+        assert!(net[1].arm());
+        post(&mut net, 0, groups[0], Kind::Barrier, 0);
+        net[0].progress();
+        assert_eq!(net.in_flight(0, 1), 1);
+        assert!(!net[1].arm());
+        (0..2).for_each(|at| assert_eq!(net[at].sent().err, None));
+        (0..2).for_each(|at| assert_eq!(net[at].group_close(groups[at]), Ok(())));
+        net.settle();
+        let late = net[1].unexpected();
+        assert!(late > 0 && *first.get_or_insert(late) == late, "{late}, {first:?} before");
+    }
+    assert_eq!(net[1].group_close(kept[1]), Ok(()));
+    assert_eq!(net[1].unexpected(), 0);
+}
+
+/// The operation that is posted cannot begin, and is of a group that had none under way.
+#[test]
+fn a_root_that_is_ahead_is_not_slept_on() {
+    let mut net = shared(2);
+    let groups = join(&mut net, &[0, 1]);
+    let mut ahead = 0;
+    loop {
+        assert!(net[0].arm() && net[0].is_armed());
+        post(&mut net, 0, groups[0], Kind::Broadcast, 1);
+        if net[0].tx().is_empty() {
+            break;
+        }
+        ahead += 1;
+    }
+    assert!(!net[0].is_armed(), "{ahead} are over");
+    assert!(net[0].arm() && net[0].is_armed());
+    post(&mut net, 1, groups[1], Kind::Broadcast, 1);
+    net[1].progress();
+    assert_eq!(net.in_flight(1, 0), 1);
+    net.settle();
+    assert_eq!((net[0].tx().len(), net[1].tx().len()), (1, 1));
+}
+
+#[test]
+fn a_root_that_is_ahead_waits_for_its_members() {
+    let mut net = shared(2);
+    let groups = join(&mut net, &[0, 1]);
+    (0..20).for_each(|_| post(&mut net, 0, groups[0], Kind::Broadcast, 1));
+    net[0].progress();
+    let ahead = net[0].tx().len();
+    assert!((1..=4).contains(&ahead), "{ahead} of 20");
+    (0..20).for_each(|_| post(&mut net, 1, groups[1], Kind::Broadcast, 1));
+    net.settle();
+    assert_eq!((net[0].tx().len() + ahead, net[1].tx().len()), (20, 20));
+}
+
+#[test]
+fn members_that_post_other_operations_fail() {
+    let mut net = shared(3);
+    let groups = join(&mut net, &[0, 1, 2]);
+    post(&mut net, 0, groups[0], Kind::Barrier, 0);
+    post(&mut net, 1, groups[1], Kind::AllReduce, 1);
+    post(&mut net, 2, groups[2], Kind::Barrier, 0);
+    net.settle();
+    for at in 0..3 {
+        let done = net[at].tx();
+        let why: Vec<_> = done.iter().map(|c| c.err).collect();
+        assert!(matches!(why[..], [Some(Error::Invalid | Error::Io)]), "{at}: {why:?}");
+        assert_eq!(net[at].group_close(groups[at]), Ok(()));
+    }
+}
+
+/// One member's operation is too long for shared memory, or the ones of all others are.
+#[test]
+fn members_that_post_other_sizes_fail_where_some_go_by_messages() {
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Barrier) {
+        for (members, odd) in [(2, 0), (3, 1), (10, 0), (10, 9)] {
+            for (few, many) in [(1, 40_000), (3000, 40_000), (40_000, 1), (40_000, 3000)] {
+                let case = format!("{kind:?}, {few} at {odd} of {members}, else {many}");
+                let mut net = shared(members);
+                let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
+                (0..members).for_each(|at| {
+                    post(&mut net, at, groups[at], kind, if at == odd { few } else { many });
+                });
+                net.settle();
+                let mut failed = 0;
+                for at in 0..members {
+                    let done = net[at].tx();
+                    assert_eq!(done.len(), 1, "{case}: {at}");
+                    failed += usize::from(done[0].err.is_some());
+                    assert_eq!(net[at].group_close(groups[at]), Ok(()), "{case}: {at}");
+                }
+                assert!(failed > 0, "{case}");
+            }
+        }
+    }
+}
