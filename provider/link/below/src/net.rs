@@ -374,11 +374,12 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     ) -> Result<bool, Refused> {
         assert!(head.len() + len <= self.provider.max_frame(), "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        if self.peers[to].dealings.has_notes() {
+        let mut at = &mut self.peers[to];
+        if at.dealings.has_notes() {
             // Before what follows from it: a frame that asks for what was not read.
             self.with_memory(|memory| memory.send_notes(to));
+            at = &mut self.peers[to];
         }
-        let at = &mut self.peers[to];
         let may = at.may_send() && !at.dealings.has_notes() && !self.reading.holds(to);
         let found = match (&mut self.below, &mut at.channel) {
             (Some(below), Some(channel)) if may => {
