@@ -9,7 +9,7 @@ use wire::session::{Control, MOST_ADDRESS, Mark};
 use crate::channel::{Came, Sort, Spoilt, name_in, region_in};
 use crate::lent::ALL;
 use crate::net::Net;
-use crate::network::{Below, Buffer, Dest, Did, Poll};
+use crate::network::{Below, Buffer, Dest, Did, Next, Poll};
 use crate::options::BelowOptions;
 use crate::peer::Stage;
 use crate::published::MOST_SAID;
@@ -58,7 +58,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// Does what there is to do in one poll.
     #[inline(always)]
     pub(crate) fn poll_some(&mut self) {
-        self.read(false);
+        self.read_soon();
         self.net.turns.count();
         let restless = self.net.peers.has_restless() || !self.net.saying.is_empty();
         if restless {
@@ -84,9 +84,30 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         self.read(true);
     }
 
-    /// The same if `all`; else until there is something to poll, which is not to wait for another call of the
-    /// provider.
+    /// Takes what has come by the fabric until there is something to poll, and what the provider has found
+    /// with that.
     #[inline(always)]
+    fn read_soon(&mut self) {
+        let Some(below) = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed()) else { return };
+        let next = if self.net.reading.has_stashed() { Next::Other } else { below.poll_next() };
+        let is_all = match next {
+            Next::Nothing => true,
+            Next::Came(buffer, len, by) => {
+                self.came(buffer, len, by);
+                !self.net.inbox.is_empty() && self.net.below.as_ref().is_none_or(|below| !below.has_taken())
+            }
+            Next::Other => false,
+        };
+        if !is_all {
+            self.read(false);
+        } else if self.net.reading.is_waiting() {
+            self.net.with_memory(|memory| memory.post_reads());
+        }
+    }
+
+    /// Takes all that has come by the fabric if `all`; else until there is something to poll, which is not to
+    /// wait for another call of the provider.
+    #[inline(never)]
     fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
             let Some(below) = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed()) else {
@@ -185,7 +206,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// Takes the next message of a peer, which is for that.
     #[inline(always)]
     fn take(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, came: Came) {
-        if found == Ok(Sort::Frame) {
+        if let Ok(Sort::Frame) = found {
             let at = &self.net.peers[peer];
             let is_meeting = at.stage == Stage::Meeting;
             self.net.inbox.push_frame(peer, at.generation, came);
