@@ -349,7 +349,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
 impl<B: RmaLink, F: Below> SleepLink for BelowLink<B, F> {
     fn arm(&mut self) -> bool {
         let nudged = self.net.sleep.take_nudge();
-        let armed = !self.has_something(true) && self.net.may_sleep() && !nudged;
+        let armed = !self.net.has_something(true) && self.net.may_sleep() && !nudged;
         self.net.sleep.set_armed(armed);
         if armed {
             self.net.falls_asleep();

@@ -344,23 +344,6 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         self.net.finish(peer, why);
     }
 
-    /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
-    /// `once`.
-    pub(crate) fn has_something(&mut self, once: bool) -> bool {
-        // What a provider has reported before it failed is not looked at any more.
-        let has_stashed = self.net.reading.has_stashed() && !self.net.provider.has_failed();
-        if self.net.inbox.held().is_some() || !self.net.inbox.is_empty() || has_stashed {
-            return true;
-        }
-        let mut served = false;
-        for peer in self.net.peers.take_wanting() {
-            let is_served = self.net.is_served(peer);
-            served |= is_served;
-            self.net.peers.keep_wanting(peer, is_served && once);
-        }
-        served
-    }
-
     /// Does what is to be done without a caller. What comes of it is returned by a later
     /// [`FrameLink::poll`](link_api::FrameLink::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a
     /// sleeper if there is something.
@@ -372,7 +355,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         // What the connections report but once is to be reported by the next `arm`, whatever is polled
         // before.
         let nudged = !self.net.may_sleep();
-        if self.net.sleep.nudge(nudged) || self.has_something(false) {
+        if self.net.sleep.nudge(nudged) || self.net.has_something(false) {
             self.net.sleep.wake();
         }
     }

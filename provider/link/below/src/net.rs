@@ -437,6 +437,23 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         }
     }
 
+    /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
+    /// `once`.
+    pub(crate) fn has_something(&mut self, once: bool) -> bool {
+        // What a provider has reported before it failed is not looked at any more.
+        let has_stashed = self.reading.has_stashed() && !self.provider.has_failed();
+        if self.inbox.held().is_some() || !self.inbox.is_empty() || has_stashed {
+            return true;
+        }
+        let mut served = false;
+        for peer in self.peers.take_wanting() {
+            let is_served = self.is_served(peer);
+            served |= is_served;
+            self.peers.keep_wanting(peer, is_served && once);
+        }
+        served
+    }
+
     /// Whether both ways wake a sleeper for what arrives.
     pub(crate) fn may_sleep(&mut self) -> bool {
         let base = self.base.arm();

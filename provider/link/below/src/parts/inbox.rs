@@ -37,8 +37,8 @@ enum Out {
 /// The events and frames to be polled, and the frame at hand.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    /// The frame at hand; or, if it waits, the next of all: a frame by the fabric that came while nothing else
-    /// was to be polled, and none was at hand.
+    /// The frame at hand; or, if it waits, the next of all: a frame by the fabric that came while nothing
+    /// else was to be polled, and none was at hand.
     held: Option<Held>,
     waits: bool,
     queue: VecDeque<Out>,

@@ -44,8 +44,8 @@ impl Numbers {
     /// The queue pair of this number is that of a pair.
     pub(super) fn insert(&mut self, qpn: u32, number: u32) {
         if 2 * (self.used + 1) > self.places.len() {
-            let more = (2 * self.places.len()).max(FEW);
-            let known = std::mem::replace(&mut self.places, vec![NONE; more]);
+            let n = (2 * self.places.len()).max(FEW);
+            let known = std::mem::replace(&mut self.places, vec![NONE; n]);
             self.used = 0;
             known.into_iter().filter(|one| one.0 != NONE.0).for_each(|(qpn, number)| self.put(qpn, number));
         }
