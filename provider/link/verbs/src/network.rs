@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 
 use below::{
-    About, Below, Buffer, Dest, Did, Keys, Lease, Message, NotSent, Offer, Piece, Poll, RailsWith, Remote,
-    Stop, Usage, Waits,
+    About, Below, Buffer, Dest, Did, Keys, Lease, Message, Next, NotSent, Offer, Piece, Poll, RailsWith,
+    Remote, Stop, Usage, Waits,
 };
 use hmem::{Kind, Span};
 use link_api::Way;
@@ -433,14 +433,16 @@ impl Below for Verbs {
         self.objects.sends.keeps(who)
     }
 
-    #[inline(always)]
     fn poll(&mut self, how: Poll) -> Option<Did> {
         if let Some(did) = self.did.pop_front() {
             return Some(did);
         }
         let next = match how {
             Poll::Taken => return None,
-            Poll::Soon => self.read_next(),
+            Poll::Soon => {
+                self.read();
+                self.did.pop_front()
+            }
             Poll::All => {
                 while self.dead.is_none() && self.read() > 0 && self.did.is_empty() {}
                 self.did.pop_front()
@@ -450,20 +452,24 @@ impl Below for Verbs {
     }
 
     #[inline(always)]
+    fn poll_next(&mut self) -> Next {
+        self.read_next()
+    }
+
+    #[inline(always)]
+    fn has_taken(&self) -> bool {
+        !self.did.is_empty()
+    }
+
+    #[inline(always)]
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.objects.receives.bytes(buffer.0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&mut self, buffer: Buffer) {
-        let Objects { receives, pairs, .. } = &mut *self.objects;
-        let owner = receives.owner(buffer.0);
-        let pair = owner.and_then(|number| pairs.get_mut(number));
-        match pair.filter(|pair| pair.state.is_open()) {
-            Some(pair) => pair.receives += u32::from(receives.give_back(buffer.0, Some(&pair.qp))),
-            None => {
-                receives.give_back(buffer.0, None);
-            }
+        if !self.objects.receives.give_back_shared(buffer.0) {
+            self.give_back_own(buffer.0);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Places that messages are received into: for all peers, where there is a shared receive queue, or for each
 //! queue pair.
 
-use rdma_sys::{Pd, Qp, Srq, ibv_sge};
+use rdma_sys::{Pd, Qp, Srq};
 
 use crate::memory::Memory;
 
@@ -20,8 +20,8 @@ struct Chunk {
     memory: Memory,
     /// Of which queue pair they are, where they are of one.
     owner: Option<u32>,
-    /// How many are posted, or have a message that is not given back.
-    out: usize,
+    /// How many are posted to that, or have a message that is not given back.
+    lent: usize,
 }
 
 /// All places.
@@ -49,6 +49,7 @@ impl Receives {
     }
 
     /// The queue that is shared by all peers.
+    #[inline]
     pub(crate) fn srq(&self) -> Option<&Srq> {
         self.srq.as_ref()
     }
@@ -58,7 +59,7 @@ impl Receives {
             return Err(format!("the device has room for {} receives, and all are in use", self.most));
         }
         let memory = Memory::new(&self.pd, CHUNK, self.each)?;
-        self.chunks.push(Chunk { memory, owner: None, out: 0 });
+        self.chunks.push(Chunk { memory, owner: None, lent: 0 });
         Ok(self.chunks.len() - 1)
     }
 
@@ -75,20 +76,16 @@ impl Receives {
     pub(crate) fn post_rest(&mut self) {
         let Some(srq) = &self.srq else { return };
         while !self.unposted.is_empty() {
-            let mut list = [(0, ibv_sge::default()); TOGETHER];
             let wanted = self.unposted.len().min(TOGETHER);
-            let places = self.unposted.iter().rev();
-            for (one, &place) in list.iter_mut().zip(places) {
+            let chunks = &self.chunks;
+            let list = self.unposted.iter().rev().map(|&place| {
                 let (chunk, at) = Self::parts(place);
-                *one = (RECEIVE | u64::from(place), self.chunks[chunk].memory.whole(at));
-            }
+                (RECEIVE | u64::from(place), chunks[chunk].memory.whole(at))
+            });
             // SAFETY: the memory is registered until after the queue pairs are gone; the places are this
             // side's, and the device's from here on.
-            let posted = unsafe { srq.post_list::<TOGETHER>(&list[..wanted]) };
-            let left = self.unposted.len() - posted;
-            for place in self.unposted.drain(left..) {
-                self.chunks[Self::parts(place).0].out += 1;
-            }
+            let posted = unsafe { srq.post_list::<TOGETHER>(list) };
+            self.unposted.truncate(self.unposted.len() - posted);
             if posted < wanted {
                 return;
             }
@@ -101,13 +98,13 @@ impl Receives {
 
     /// Places for a queue pair of its own receives, which are posted to it: how many.
     pub(crate) fn lend(&mut self, owner: u32, qp: &Qp) -> Result<u32, String> {
-        let free = self.chunks.iter().position(|chunk| chunk.owner.is_none() && chunk.out == 0);
+        let free = self.chunks.iter().position(|chunk| chunk.owner.is_none() && chunk.lent == 0);
         let at = free.map_or_else(|| self.add_chunk(), Ok)?;
         self.chunks[at].owner = Some(owner);
         for i in 0..self.chunks[at].memory.len() as u32 {
             if !self.post_own((at as u32) << BITS | i, qp) {
                 // The queue pair is destroyed with those that it has.
-                (self.chunks[at].owner, self.chunks[at].out) = (None, 0);
+                (self.chunks[at].owner, self.chunks[at].lent) = (None, 0);
                 return Err("ibv_post_recv: the device takes fewer receives than it has granted".into());
             }
         }
@@ -119,7 +116,7 @@ impl Receives {
         let chunk = &mut self.chunks[chunk];
         // SAFETY: as for a shared queue.
         let posted = unsafe { qp.post_recv(RECEIVE | u64::from(place), &[chunk.memory.whole(at)]) }.is_ok();
-        chunk.out += usize::from(posted);
+        chunk.lent += usize::from(posted);
         posted
     }
 
@@ -131,27 +128,32 @@ impl Receives {
     /// The queue pair of this number is gone: what was posted to it is not the device's any more.
     pub(crate) fn end_owner(&mut self, owner: u32, posted: u32) {
         for chunk in self.chunks.iter_mut().filter(|chunk| chunk.owner == Some(owner)) {
-            chunk.out = chunk.out.saturating_sub(posted as usize);
+            chunk.lent = chunk.lent.saturating_sub(posted as usize);
             // Messages that are not given back yet are of a generation that is over.
             chunk.owner = None;
         }
     }
 
-    /// The place has no message any more: it is posted again, to the queue pair where that has its own.
-    /// Whether it was, to that.
-    #[inline]
-    pub(crate) fn give_back(&mut self, place: u32, qp: Option<&Qp>) -> bool {
-        let (chunk, at) = Self::parts(place);
-        assert!(at < self.chunks[chunk].memory.len(), "a place that there is");
-        self.chunks[chunk].out -= 1;
-        if self.srq.is_some() {
-            self.unposted.push(place);
-            // Until there are more than two chunks, those of one peer may be all.
-            if self.unposted.len() >= TOGETHER || self.chunks.len() <= 2 {
-                self.post_rest();
-            }
+    /// The place has no message any more: it is posted again, if it is of the shared queue; whether it is.
+    #[inline(always)]
+    pub(crate) fn give_back_shared(&mut self, place: u32) -> bool {
+        if self.srq.is_none() {
             return false;
         }
+        self.unposted.push(place);
+        // Until there are more than two chunks, those of one peer may be all.
+        if self.unposted.len() >= TOGETHER || self.chunks.len() <= 2 {
+            self.post_rest();
+        }
+        true
+    }
+
+    /// The same of a place that is not of the shared queue, which is posted to the queue pair if there is
+    /// one; whether it was.
+    pub(crate) fn give_back_own(&mut self, place: u32, qp: Option<&Qp>) -> bool {
+        let (chunk, at) = Self::parts(place);
+        assert!(at < self.chunks[chunk].memory.len(), "a place that there is");
+        self.chunks[chunk].lent -= 1;
         qp.is_some_and(|qp| self.post_own(place, qp))
     }
 

@@ -241,6 +241,7 @@ impl Mark {
     pub const LEN: usize = 12;
 
     /// Its bytes.
+    #[inline]
     pub fn encode(&self) -> [u8; Mark::LEN] {
         let mut out = [0; Mark::LEN];
         out[..4].copy_from_slice(&self.slot.to_le_bytes());
@@ -250,6 +251,7 @@ impl Mark {
     }
 
     /// What these bytes say.
+    #[inline]
     pub fn decode(b: &[u8; Mark::LEN]) -> Mark {
         let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         Mark { slot: word(0), generation: word(4), number: word(8) }
