@@ -23,6 +23,7 @@ mod device;
 mod faults;
 mod idle;
 mod iwarp;
+mod iwarp_ends;
 #[allow(dead_code, reason = "a check of memory of devices")]
 mod lone;
 mod on_demand;
