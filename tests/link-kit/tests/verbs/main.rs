@@ -31,3 +31,4 @@ mod once;
 mod pinned;
 mod rails;
 mod rma;
+mod tcp_alone;
