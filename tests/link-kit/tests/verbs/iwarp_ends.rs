@@ -53,28 +53,44 @@ fn an_endpoint_is_closed_while_many_connections_are_unanswered() {
     wait("some stay", || calls(c"ibv_destroy_qp") - pairs == PEERS);
 }
 
-#[test]
-fn a_peer_that_does_not_answer_is_parted_from_while_others_go_on() {
-    let (mut a, mut b, all) = unanswered(1);
+/// Whether the call of rdma_connect was seen to have returned, or has just done so.
+fn is_parted_from(times: u32) {
+    let (mut a, _b, all) = unanswered(1);
+    let mut c = open();
     wait("it is not requested", || {
         assert_eq!(a.poll(Poll::All), None);
         calls(c"rdma_connect") == 1
     });
+    (0..times).for_each(|_| assert_eq!(a.poll(Poll::All), None));
     hold_ends(true);
-    let pairs = calls(c"ibv_destroy_qp");
+    let (ids, pairs) = (calls(c"rdma_destroy_id"), calls(c"ibv_destroy_qp"));
     a.part(all[0]);
-    let (to_b, _) = join(&mut a, &mut b);
+    let (to_c, _) = join(&mut a, &mut c);
     let short = Message { who: 1, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };
     wait("another one does not connect", || {
-        let _ = (a.poll(Poll::All), b.poll(Poll::All));
-        a.send(to_b, &short) == Ok(())
+        let _ = (a.poll(Poll::All), c.poll(Poll::All));
+        a.send(to_c, &short) == Ok(())
+    });
+    wait("its connection does not end", || {
+        let _ = (a.poll(Poll::All), c.poll(Poll::All));
+        calls(c"rdma_destroy_id") > ids
     });
     assert_eq!(calls(c"ibv_destroy_qp"), pairs);
     hold_ends(false);
     wait("it stays", || {
-        let _ = (a.poll(Poll::All), b.poll(Poll::All));
+        let _ = (a.poll(Poll::All), c.poll(Poll::All));
         calls(c"ibv_destroy_qp") == pairs + 1
     });
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_parted_from_while_others_go_on() {
+    is_parted_from(1000);
+}
+
+#[test]
+fn so_it_is_where_its_call_has_just_returned() {
+    is_parted_from(0);
 }
 
 #[test]

@@ -341,10 +341,8 @@ impl Manager {
         let (number, call, (id, outcome)) = over.next()?;
         call.stage = Stage::Called(id);
         drop(over);
+        // One that is left is destroyed with its queue pair.
         let is_left = self.calls.get(&number).is_some_and(|call| call.is_left);
-        if is_left {
-            self.calls.remove(&number);
-        }
         self.count();
         // Others may have returned, and the bell is rung no more for these.
         self.has_news = true;
