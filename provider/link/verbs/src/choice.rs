@@ -60,7 +60,7 @@ const READS: i32 = 16;
 const ACCESS: usize = 1 << 30;
 /// The vendor that soft RoCE (rxe) says it has.
 const SOFT_ROCE: u32 = 0xff_ffff;
-/// Inline sizes that are tried. A slot of soft RoCE's with the first one takes 512 bytes.
+/// Inline sizes that are tried.
 const INLINE: [u32; 7] = [MOST_INLINE as u32, 256, 128, 64, 32, 16, 0];
 
 /// What is to be used: where nothing is said, a port that is active, with the address of the endpoint, or a

@@ -10,7 +10,7 @@ use below::{
 };
 use hmem::{Kind, Span};
 use link_api::Way;
-use rdma_sys::{Access, Error, Qp, QpInit, Ready, ToRts, ibv_sge};
+use rdma_sys::{Access, Error, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
 use crate::choice::patience;
@@ -33,8 +33,7 @@ impl Verbs {
     fn make_pair(objects: &mut Objects, route: &Route, sizes: Sizes, number: u32) -> Result<Pair, String> {
         let Objects { receives, cq, pd, .. } = objects;
         let text = |e: rdma_sys::Error| e.to_string();
-        let init = QpInit { max_send_wr: sizes.slots(number), ..sizes.init() };
-        let qp = Qp::new(pd, cq, cq, receives.srq(), init).map_err(text)?;
+        let qp = Qp::new(pd, cq, cq, receives.srq(), sizes.init_of(number)).map_err(text)?;
         let remote = Access::REMOTE_READ.and(Access::REMOTE_WRITE);
         let access = match (sizes.access > 0, sizes.atomics) {
             (false, _) => Access::LOCAL_READ,

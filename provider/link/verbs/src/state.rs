@@ -21,7 +21,7 @@ use crate::sends::Sends;
 use crate::windows::Windows;
 
 /// Longest message that is copied to be sent inline.
-pub(crate) const MOST_INLINE: usize = 304;
+pub(crate) const MOST_INLINE: usize = 512;
 /// Events of the device are looked for once in so many polls that find nothing.
 pub(crate) const EVENTS: u32 = 1024;
 /// The same of events of connections, as long as one is made.
@@ -56,7 +56,7 @@ pub(crate) struct Sizes {
     pub(crate) most: usize,
     /// How many messages of one peer there is room for.
     pub(crate) window: u32,
-    /// Slots of a queue pair for sends, and for receives where it has its own. See [`Sizes::slots`].
+    /// Slots of a queue pair for sends, and for receives where it has its own. See [`Sizes::init_of`].
     pub(crate) send_wr: u32,
     pub(crate) recv_wr: u32,
     /// The inline size that the device grants.
@@ -84,16 +84,21 @@ impl fmt::Debug for Found {
 }
 
 /// So many peers have queue pairs with all slots for sends, and the peers that come when there are so many
-/// half of them: what a slot takes, with its inline bytes, is most of what a peer does.
+/// half of them, with fewer bytes inline: what slots take is most of what a peer does.
 const WITH_ALL: u32 = 8;
 /// Half of the slots are no fewer than this.
 const FEWEST: u32 = 31;
+/// A slot of soft RoCE's with so many bytes inline takes 512.
+const FEWER_INLINE: u32 = 304;
 
 impl Sizes {
-    /// Slots for sends of the queue pair with this number.
-    pub(crate) fn slots(&self, number: u32) -> u32 {
-        let is_many = number >= WITH_ALL && self.send_wr / 2 >= FEWEST;
-        if is_many { self.send_wr / 2 } else { self.send_wr }
+    /// How a queue pair with this number is made.
+    pub(crate) fn init_of(&self, number: u32) -> QpInit {
+        let init = self.init();
+        if number < WITH_ALL || self.send_wr / 2 < FEWEST {
+            return init;
+        }
+        QpInit { max_send_wr: self.send_wr / 2, max_inline: self.inline.min(FEWER_INLINE), ..init }
     }
 
     /// How a queue pair is made.
