@@ -10,7 +10,8 @@ use crate::device::{Device, Refusal, Uses, Way};
 use crate::kept::Kept;
 use crate::refused::Refused;
 
-/// Where a request waits for room, that is looked for again after this time, though no registration has ended.
+/// Where a request waits for room, that is looked for again after this time, though no registration has
+/// ended.
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// A registration.
@@ -298,8 +299,8 @@ impl<D: Device> Registry<D> {
         self.no_room = Some(now + AGAIN);
     }
 
-    /// Whether there was none for another one a moment ago, and none has come since: the device, which may pin
-    /// all of the memory before it refuses, is not asked.
+    /// Whether there was none for another one a moment ago, and none has come since: the device, which may
+    /// pin all of the memory before it refuses, is not asked.
     pub fn has_no_room(&self, now: Instant) -> bool {
         self.no_room.is_some_and(|until| now < until)
     }

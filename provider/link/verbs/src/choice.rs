@@ -41,7 +41,8 @@ const DEVICES: &str = "/sys/class/infiniband";
 const MESSAGE: usize = 64 << 10;
 /// Places that long messages are sent from.
 const SENDS: usize = 32;
-/// Slots for the sends of a queue pair: drivers have room for a power of two, of which soft RoCE's uses one less.
+/// Slots for the sends of a queue pair: drivers have room for a power of two, of which soft RoCE's uses one
+/// less.
 const SEND_WR: u32 = 63;
 /// Most places that messages are received into: those of the shared queue, and those of all queue pairs.
 const SHARED: usize = 256;

@@ -1,5 +1,5 @@
-//! rdma_connect(3) and rdma_destroy_id(3), each call by one of a few threads. The driver of soft iWARP returns
-//! from the first once TCP has connected, or has not, which takes minutes where packets are dropped; and from
+//! rdma_connect(3) and rdma_destroy_id(3), each call by one of a few threads. The driver of soft iWARP
+//! returns from the first once TCP has connected, or has not, which takes minutes where packets are dropped; and from
 //! the second, where a request was sent, once that is answered or its time is over.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -119,8 +119,8 @@ impl Connecting {
         }
     }
 
-    /// The caller awaits the call no more. The id is destroyed, and then the queue pair: where rdma_connect has
-    /// not returned, when it has.
+    /// The caller awaits the call no more. The id is destroyed, and then the queue pair: where rdma_connect
+    /// has not returned, when it has.
     pub(crate) fn leave(self, qp: Qp, crew: &Arc<Crew>) {
         let mut stage = lock(&self.stage);
         match std::mem::replace(&mut *stage, Stage::Taken) {

@@ -35,8 +35,8 @@ impl Crew {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has this done by a thread, now or when one has done what it does. An error: there is none, and what was
-    /// to be done is dropped.
+    /// Has this done by a thread, now or when one has done what it does. An error: there is none, and what
+    /// was to be done is dropped.
     pub(super) fn give(self: &Arc<Crew>, job: Job) -> io::Result<()> {
         let mut state = self.lock();
         state.waiting.push_back(job);
