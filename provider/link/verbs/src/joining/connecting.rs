@@ -1,6 +1,6 @@
 //! rdma_connect(3) and rdma_destroy_id(3), each call by one of a few threads. The driver of soft iWARP
-//! returns from the first once TCP has connected, or has not, which takes minutes where packets are dropped; and from
-//! the second, where a request was sent, once that is answered or its time is over.
+//! returns from the first once TCP has connected, or has not, which takes minutes where packets are
+//! dropped; and from the second, where a request was sent, once that is answered or its time is over.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
