@@ -13,6 +13,9 @@ use crate::state::{CALLS, EVENTS, Objects, Verbs};
 use crate::status::{is_own_memory, text};
 use crate::used::{Used, end_request};
 
+/// So many completions at once may be half of the receives.
+const MANY: usize = 16;
+
 /// A message that has come: the place that it is in, its length, and the queue pair that it came by, which is
 /// none that a peer has where that is gone.
 struct Message {
@@ -96,12 +99,23 @@ impl Verbs {
                 return 0;
             }
         };
+        if n >= MANY {
+            self.note_many(n);
+        }
         self.idle = if n == 0 { self.idle + 1 } else { 0 };
         if self.idle == EVENTS {
             self.idle = 0;
             self.read_events();
         }
         n
+    }
+
+    /// Many completions have come at once: how many of them are receives says whether there are too few.
+    #[cold]
+    fn note_many(&mut self, n: usize) {
+        let came = self.found.0[..n].iter().filter(|wc| wc.wr_id & RECEIVE != 0).count();
+        let Objects { receives, pairs, seconds, .. } = &mut *self.objects;
+        receives.note_came(came, pairs.len().saturating_sub(seconds.len()));
     }
 
     /// Takes what is in no completion of this queue, which had `n` of them; how much there was.

@@ -182,6 +182,12 @@ impl Control {
         front.starts_with(&MAGIC)
     }
 
+    /// Whether such a front is of an announce, in whatever version: its sender waits for what the other end
+    /// says of the fabric.
+    pub fn awaits_answer(front: &[u8]) -> bool {
+        Control::is_one(front) && front.get(8) == Some(&1)
+    }
+
     /// What these bytes say; `None` if they make no sense.
     pub fn decode(b: &[u8]) -> Option<Control> {
         if !Control::is_one(b) || b.len() < SHORT {
