@@ -7,6 +7,8 @@ use crate::value::{Complex, Value};
 
 /// Bytes that are reduced at a time: a whole number of elements of any datatype.
 const PIECE: usize = 4096;
+/// Up to so many take no more room than that.
+const FEW: usize = 64;
 
 /// Whether `op` reduces elements of this datatype.
 pub fn reduces(op: AtomicOp, datatype: Datatype) -> bool {
@@ -52,14 +54,27 @@ pub fn reduce(into: Span, op: AtomicOp, datatype: Datatype, from: Span) -> Resul
         #[cfg(not(target_arch = "x86_64"))]
         Datatype::LongDouble | Datatype::LongDoubleComplex => return Err(NotApplied::Unsupported),
     };
-    let (mut a, mut b) = ([0; PIECE], [0; PIECE]);
-    for at in (0..into.len()).step_by(PIECE) {
-        let len = PIECE.min(into.len() - at);
+    if into.len() <= FEW {
+        in_pieces::<FEW>(into, from, |a, b| combine(op, a, b))
+    } else {
+        in_pieces::<PIECE>(into, from, |a, b| combine(op, a, b))
+    }
+}
+
+/// By way of the stack, `N` bytes at a time.
+fn in_pieces<const N: usize>(
+    into: Span,
+    from: Span,
+    combine: impl Fn(&mut [u8], &[u8]),
+) -> Result<(), NotApplied> {
+    let (mut a, mut b) = ([0; N], [0; N]);
+    for at in (0..into.len()).step_by(N) {
+        let len = N.min(into.len() - at);
         let (a, b) = (&mut a[..len], &mut b[..len]);
         if read(&[into], at, a) != len || read(&[from], at, b) != len {
             return Err(NotApplied::Fault);
         }
-        combine(op, a, b);
+        combine(a, b);
         if write(&[into], at, a) != len {
             return Err(NotApplied::Fault);
         }

@@ -8,6 +8,7 @@ use hmem::Span;
 use link_api::{Gone, Grant, InUse, NoDirect, Path, PieceCounter, Region, RegionVersion, RmaCaps};
 use wire::{Addr, Seg};
 
+use crate::group_memory::Offer;
 use crate::{Direct, Setup};
 
 /// A link's place at the hub.
@@ -111,6 +112,9 @@ pub(crate) struct Hub {
     pub(crate) barred: Option<Place>,
     /// It takes a while to connect.
     pub(crate) slow: bool,
+    /// Memory of groups that was made, and the node that has none.
+    pub(crate) groups: Vec<Offer>,
+    pub(crate) no_group_memory: Option<Place>,
     /// What happens when a node finds nothing to do.
     pub(crate) meanwhile: Option<Meanwhile>,
 }
@@ -191,6 +195,8 @@ impl Hub {
             closed: BTreeSet::new(),
             stuck: 0,
             barred: None,
+            groups: Vec::new(),
+            no_group_memory: None,
             slow: false,
             meanwhile: None,
         };

@@ -19,6 +19,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod group_memory;
+mod groups;
 mod hub;
 mod link;
 mod net;
@@ -65,6 +67,8 @@ pub struct Setup {
     pub looks: bool,
     /// Whether a call of progress goes on with frames of the same sender.
     pub rows: bool,
+    /// Whether members of a group share memory.
+    pub shared: bool,
 }
 
 /// How nodes access each other's host memory.
@@ -123,6 +127,7 @@ impl Default for Setup {
             seed: 1,
             looks: true,
             rows: false,
+            shared: false,
         }
     }
 }

@@ -21,7 +21,7 @@ pub struct MemLink {
     pub(crate) hub: Rc<RefCell<Hub>>,
     pub(crate) at: Place,
     /// By number; `None`: it was given back.
-    peers: Vec<Option<Place>>,
+    pub(crate) peers: Vec<Option<Place>>,
     held: Option<Vec<u8>>,
     /// A frame that was put back, and the peer it is of.
     back: Option<(PeerId, Vec<u8>)>,

@@ -262,6 +262,11 @@ impl Net {
         self.hub.borrow_mut().short = on;
     }
 
+    /// A node has no memory for a group, made there or elsewhere.
+    pub fn lack_group_memory(&mut self, at: Place) {
+        self.hub.borrow_mut().no_group_memory = Some(at);
+    }
+
     /// How many direct accesses there were.
     pub fn direct_accesses(&self) -> usize {
         self.hub.borrow().accesses()

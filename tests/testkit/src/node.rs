@@ -46,6 +46,7 @@ impl DerefMut for Node {
 impl Node {
     pub(crate) fn new(setup: &Setup, link: MemLink) -> Node {
         let mut domain = Domain::new(setup.config);
+        domain.set_group_memory(if setup.shared { 16 << 10 } else { 0 });
         if setup.direct == Direct::Gets {
             domain.set_lasting();
         }

@@ -2,15 +2,20 @@
 
 use hmem::{Span, total};
 use link_api::{
-    Allow, Devices, Direct, Grant, HandleNote, InUse, NoDirect, OpId, PeerId, PieceCounter, Region,
-    RegionVersion, Revoke, RmaLink, Way as CopyWay,
+    Allow, Devices, Direct, Grant, GroupLink, HandleNote, InUse, NoDirect, OpId, PeerId, PieceCounter,
+    Region, RegionVersion, Revoke, RmaLink, Way as CopyWay,
 };
 use wire::{Handle, Seg};
 
+use crate::groups::Groups;
 use crate::hub::Place;
 use crate::link::{Flight, MemLink};
 
 impl RmaLink for MemLink {
+    fn groups(&mut self) -> Option<Box<dyn GroupLink + '_>> {
+        Some(Box::new(Groups { hub: &self.hub, at: self.at, peers: &self.peers }))
+    }
+
     fn access(&mut self, way: CopyWay, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         if way == CopyWay::Put && self.hub.borrow().barred == Some(self.at) {
             return Err(NoDirect::Never);

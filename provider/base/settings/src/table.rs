@@ -95,6 +95,14 @@ pub const PEER_MEMORY: Setting = Setting {
            it keep more is disconnected, and what has come stays; half of it is the most that unexpected_size is",
 };
 
+pub const GROUP_MEMORY: Setting = Setting {
+    name: "group_memory",
+    kind: Kind::Bytes { least: 0, most: 64 << 20 },
+    default: "65536",
+    help: "Memory that each member of a group (FI_COLLECTIVE) shares with the others where all are of one host, in whole pages for \
+           each quarter; less than 16384: none, and their operations go by messages",
+};
+
 pub const CMA: Setting = Setting {
     name: "cma",
     kind: Kind::Switch,
@@ -293,12 +301,13 @@ pub const LOG_FILE: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 30] = [
+pub const ALL: [Setting; 31] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
     UNEXPECTED_SIZE,
     PEER_MEMORY,
+    GROUP_MEMORY,
     CMA,
     DEVICE_DIRECT,
     FAULT_HANDLER,

@@ -87,4 +87,4 @@ pub use frame::{
 
 /// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions
 /// refuse each other.
-pub const VERSION: u16 = 13;
+pub const VERSION: u16 = 14;

@@ -14,15 +14,21 @@
 //! | all to all, reduce-scatter | pairwise | the same |
 //! | scatter, gather | from and to the root | the same |
 //!
+//! Members that share memory do without messages ([`Plan`]).
+//!
 //! Pairwise exchanges have [`WINDOW`] messages under way in each direction.
 
 #![forbid(unsafe_code)]
 
 mod pairwise;
+mod run;
 mod schedule;
+mod shared;
 mod tree;
 
+pub use run::{Run, Sequence, Slots};
 pub use schedule::Schedule;
+pub use shared::{FLAT, Plan, Put, Take, Use};
 
 /// Messages of a pairwise exchange that are under way at a time, in each direction.
 pub const WINDOW: usize = 16;

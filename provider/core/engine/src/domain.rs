@@ -363,13 +363,19 @@ impl<L: RmaLink> Domain<L> {
         Ok(())
     }
 
+    /// Sets how many bytes each member of a group shares with the others, if all are of one host; 0: none,
+    /// and operations go by messages. Of groups that are joined from now on.
+    pub fn set_group_memory(&mut self, bytes: usize) {
+        self.collectives.set_memory(bytes);
+    }
+
     /// Leaves a group. [`Error::Busy`]: an operation is under way, or the join is.
     pub fn group_close(&mut self, group: GroupId) -> Result<(), Error> {
         self.collectives.close(&mut self.opened, group)
     }
 
     fn run_work(&mut self) {
-        if self.opened.core.later.has_collective() {
+        if self.opened.core.later.has_collectives() {
             self.collectives.run(&mut self.opened);
         }
         self.deferred.run(&mut self.opened);
@@ -457,7 +463,7 @@ impl<L: RmaLink> Domain<L> {
     /// Has every peer wake this process when it sends. `true`: nothing is there now, and all links' wait
     /// descriptors may be slept on.
     pub fn arm(&mut self) -> bool {
-        let mut quiet = !self.opened.core.later.has_collective();
+        let mut quiet = self.collectives.arm(&mut self.opened);
         for (_, ep) in self.opened.eps.iter_mut() {
             ep.requests.flush_tails(&mut ep.net, true);
             quiet &= !ep.is_waiting_for_room()
@@ -472,6 +478,6 @@ impl<L: RmaLink> Domain<L> {
     /// its wait descriptors do not signal.
     pub fn is_armed(&self) -> bool {
         let armed = |ep: &Endpoint<L>| ep.is_armed(&self.opened.core);
-        !self.opened.core.later.has_collective() && self.opened.eps.iter().all(armed)
+        self.collectives.is_armed(&self.opened) && self.opened.eps.iter().all(armed)
     }
 }

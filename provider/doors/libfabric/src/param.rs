@@ -32,9 +32,7 @@ pub(crate) struct Params {
     pub fault_handler: bool,
     pub copy_agent: CopyAgent,
     pub connect_timeout: Duration,
-    pub unexpected_size: usize,
-    /// Of all peers together.
-    pub peer_memory: usize,
+    pub memory: Memory,
     /// What is answered to hints that do not say.
     pub inject_size: usize,
     pub links: Links,
@@ -63,6 +61,16 @@ impl XpuMode {
             _ => None,
         }
     }
+}
+
+/// How much memory a domain takes, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    pub unexpected: usize,
+    /// Of all peers together.
+    pub peers: usize,
+    /// What each member of a group shares.
+    pub group: usize,
 }
 
 /// Of the link over TCP.
@@ -98,8 +106,7 @@ impl Default for Params {
             fault_handler: true,
             copy_agent: CopyAgent::Beside,
             connect_timeout: link.connect_timeout,
-            unexpected_size: 256 << 20,
-            peer_memory: 2 << 30,
+            memory: Memory { unexpected: 256 << 20, peers: 2 << 30, group: 64 << 10 },
             inject_size: INJECT_SIZE,
             links: Links::default(),
             job_key: None,
@@ -266,10 +273,11 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     }
     p.eager_size = size(read(settings::EAGER_SIZE, link::eager_most(p.ring_size)));
     p.inject_size = size(read(settings::INJECT_SIZE, link::eager_most(p.ring_size))).unwrap_or(p.inject_size);
-    p.unexpected_size = size(read(settings::UNEXPECTED_SIZE, ANY)).unwrap_or(p.unexpected_size);
-    let least = p.peer_memory.max(p.unexpected_size.saturating_mul(4));
-    p.peer_memory = size(read(settings::PEER_MEMORY, ANY)).unwrap_or(least);
-    p.unexpected_size = p.unexpected_size.min(p.peer_memory / 2);
+    p.memory.unexpected = size(read(settings::UNEXPECTED_SIZE, ANY)).unwrap_or(p.memory.unexpected);
+    let least = p.memory.peers.max(p.memory.unexpected.saturating_mul(4));
+    p.memory.peers = size(read(settings::PEER_MEMORY, ANY)).unwrap_or(least);
+    p.memory.unexpected = p.memory.unexpected.min(p.memory.peers / 2);
+    p.memory.group = size(read(settings::GROUP_MEMORY, ANY)).unwrap_or(p.memory.group);
     p.cma = read(settings::CMA, ANY).switch().unwrap_or(p.cma);
     p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
     let writes = read(settings::OFI_WRITES, ANY).switch();
@@ -349,8 +357,9 @@ pub(crate) mod tests {
             format!("first {} peers, {} to {} more", link::NEAR, link::MIDDLE_RING, link::FEW - link::NEAR);
         assert!(settings::RING_SIZE.default.contains(&counts), "{counts}");
         says(settings::INJECT_SIZE, p.inject_size);
-        says(settings::UNEXPECTED_SIZE, p.unexpected_size);
-        says(settings::PEER_MEMORY, p.peer_memory);
+        says(settings::UNEXPECTED_SIZE, p.memory.unexpected);
+        says(settings::PEER_MEMORY, p.memory.peers);
+        says(settings::GROUP_MEMORY, p.memory.group);
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
         says(settings::TCP_TIMEOUT, p.tcp.timeout.as_millis() as usize);
         says(settings::TCP_LINGER, p.tcp.linger.as_millis() as usize);
@@ -394,10 +403,10 @@ pub(crate) mod tests {
         assert_eq!(complaints, Vec::<String>::new());
         assert_eq!((p.eager_size(), p.eager_in_a_row(), p.eager_one_way()), (16 << 10, 16 << 10, 16 << 10));
         assert_eq!((p.ring_size, p.long_ring_size), (1 << 20, 1 << 20));
-        assert_eq!((p.inject_size, p.unexpected_size), (64, 2 << 30));
-        assert_eq!(p.peer_memory, 8 << 30, "four times that");
+        assert_eq!((p.inject_size, p.memory.unexpected), (64, 2 << 30));
+        assert_eq!(p.memory.peers, 8 << 30, "four times that");
         let (p_small, _) = with(&[("unexpected_size", "1G"), ("peer_memory", "1G")]);
-        assert_eq!((p_small.unexpected_size, p_small.peer_memory), (512 << 20, 1 << 30));
+        assert_eq!((p_small.memory.unexpected, p_small.memory.peers), (512 << 20, 1 << 30));
         assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));
         assert_eq!((&p.copy_agent, p.xpu_mode), (&CopyAgent::No, XpuMode::Economy));
         assert_eq!(with(&[("copy_agent", "auto")]).0.copy_agent, CopyAgent::Beside);

@@ -15,6 +15,7 @@ pub const KEEPER: &str = "strait-keeper";
 
 mod budget;
 mod frames;
+mod group;
 mod link;
 mod meter;
 mod path;
@@ -24,6 +25,9 @@ mod sleep;
 
 pub use budget::{Budget, Reservation};
 pub use frames::{Event, Frame, FrameLink, FrameSource, Hint, LandAt, Landing, PollFrame, Sent};
+pub use group::{
+    Arrival, GroupLink, GroupMemory, GroupName, GroupShape, INLINE, InSlot, MOST_MEMBERS, Opening, SLOTS,
+};
 pub use link::{Channel, Connect, Gone, Link, Parting, Refused};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};

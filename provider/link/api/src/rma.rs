@@ -12,6 +12,7 @@ use hmem::Span;
 use wire::{Handle, Seg};
 
 use crate::frames::FrameLink;
+use crate::group::GroupLink;
 use crate::path::{OpId, PeerId};
 use crate::sleep::SleepLink;
 
@@ -298,5 +299,10 @@ pub trait RmaLink: FrameLink + SleepLink {
     /// Takes memory back. When it returns `Ok`, no peer accesses it any more on account of what is ended.
     fn revoke(&mut self, _what: Revoke) -> Result<(), InUse> {
         Ok(())
+    }
+
+    /// What makes memory that members of a group share; `None`: this link has none.
+    fn groups(&mut self) -> Option<Box<dyn GroupLink + '_>> {
+        None
     }
 }

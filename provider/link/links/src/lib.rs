@@ -12,6 +12,7 @@
 //! | `shm::ahead` | what the processor does ahead of the program |
 //! | `shm::channel` | the ring over an abstract memory, that memory (a sealed memfd), wake-ups |
 //! | `shm::meet` | calls to peers and from peers, names, peers that became another program |
+//! | `shm::group` | memory that members of a group share |
 //! | `shm::memory` | the published MR table, windows, copies of devices, exported handles |
 //! | `tcp` | [`TcpLink`]: connections, for peers on other hosts |
 //! | `space` | an identity of an address space, which execve(2) ends |

@@ -9,6 +9,8 @@ bitflags::bitflags! {
         const DEFERRED = 1;
         /// Parts of collective operations have ended, or have yet to be posted.
         const COLLECTIVE = 2;
+        /// Collective operations wait for words of shared memory.
+        const SHARED = 4;
     }
 }
 
@@ -31,6 +33,11 @@ impl Later {
         self.waits.contains(Waits::COLLECTIVE)
     }
 
+    /// Whether there is anything to do for collective operations.
+    pub(crate) fn has_collectives(&self) -> bool {
+        self.waits.intersects(Waits::COLLECTIVE | Waits::SHARED)
+    }
+
     /// Whether operations wait for a counter.
     pub(crate) fn set_deferred(&mut self, on: bool) {
         self.waits.set(Waits::DEFERRED, on);
@@ -39,6 +46,11 @@ impl Later {
     /// Whether collective operations have something to post, whatever the links bring.
     pub(crate) fn set_collective(&mut self, on: bool) {
         self.waits.set(Waits::COLLECTIVE, on || !self.done.is_empty());
+    }
+
+    /// Whether collective operations wait for words of shared memory, which are to be polled.
+    pub(crate) fn set_shared(&mut self, on: bool) {
+        self.waits.set(Waits::SHARED, on);
     }
 
     /// A part of a collective operation has ended.

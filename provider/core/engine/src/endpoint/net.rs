@@ -128,7 +128,7 @@ impl<L: RmaLink> Net<L> {
     }
 
     #[inline(always)]
-    pub(in crate::endpoint) fn routed(&self, at: FiAddr) -> Option<PeerId> {
+    pub(crate) fn routed(&self, at: FiAddr) -> Option<PeerId> {
         self.peers.routed(at)
     }
 

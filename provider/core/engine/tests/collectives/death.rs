@@ -39,19 +39,22 @@ fn all_end(net: &mut Net, groups: &[GroupId], dead: usize, case: &str) {
 #[test]
 fn operations_end_when_a_member_does_whatever_it_was_at() {
     for kind in Kind::ALL {
-        for direct in Direct::ALL {
+        let ways = Direct::ALL.map(|direct| (direct, false)).into_iter().chain([(Direct::InCall, true)]);
+        for (direct, shared) in ways {
             for (members, dead) in [(2, 1), (3, 0), (5, 3), (8, 6)] {
                 for count in [1, 4000] {
                     for steps in [0, 1, 3, 7, 20] {
                         let capacity = direct.least_capacity().max(4);
-                        let mut net = net(members, Setup { direct, capacity, ..Setup::default() });
+                        let setup = Setup { direct, capacity, shared, ..Setup::default() };
+                        let mut net = net(members, setup);
                         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
                         (0..members).for_each(|at| post(&mut net, at, groups[at], kind, count));
                         for step in 0..steps {
                             net[step % members].progress();
                         }
                         net.kill(dead);
-                        let case = format!("{kind:?} {direct:?} {dead} of {members}, {count}, {steps}");
+                        let case =
+                            format!("{kind:?} {direct:?} {dead} of {members}, {count}, {steps}, {shared}");
                         all_end(&mut net, &groups, dead, &case);
                     }
                 }
@@ -62,8 +65,8 @@ fn operations_end_when_a_member_does_whatever_it_was_at() {
 
 #[test]
 fn a_member_that_never_called_and_ended_fails_all() {
-    for members in 2..=9 {
-        let mut net = net(members, Setup::default());
+    for (members, shared) in (2..=10).flat_map(|members| [(members, false), (members, true)]) {
+        let mut net = net(members, Setup { shared, ..Setup::default() });
         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
         (1..members).for_each(|at| post(&mut net, at, groups[at], Kind::AllReduce, 100));
         net.settle();
@@ -79,8 +82,8 @@ fn a_member_that_never_called_and_ended_fails_all() {
 
 #[test]
 fn a_join_fails_whose_member_ends() {
-    for members in 2..=6 {
-        let mut net = net(members, Setup::default());
+    for (members, shared) in (2..=6).flat_map(|members| [(members, false), (members, true)]) {
+        let mut net = net(members, Setup { shared, ..Setup::default() });
         let all: Vec<usize> = (0..members).collect();
         let addrs: Vec<u64> = all.iter().map(|at| *at as u64).collect();
         // The last one has made itself known, and does not call.
@@ -104,8 +107,8 @@ fn a_join_fails_whose_member_ends() {
 /// A member that is done with all of its operations may end: the others complete theirs.
 #[test]
 fn one_that_ends_after_its_last_operation_fails_none() {
-    for members in 2..=9 {
-        let mut net = net(members, Setup::default());
+    for (members, shared) in (2..=10).flat_map(|members| [(members, false), (members, true)]) {
+        let mut net = net(members, Setup { shared, ..Setup::default() });
         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
         (0..members).for_each(|at| post(&mut net, at, groups[at], Kind::Barrier, 0));
         let mut over = false;
@@ -128,7 +131,11 @@ fn one_that_ends_after_its_last_operation_fails_none() {
 
 #[test]
 fn another_group_goes_on() {
-    let mut net = net(4, Setup::default());
+    [false, true].into_iter().for_each(goes_on);
+}
+
+fn goes_on(shared: bool) {
+    let mut net = net(4, Setup { shared, ..Setup::default() });
     let all = join(&mut net, &[0, 1, 2, 3]);
     let some = join(&mut net, &[0, 1, 2]);
     (0..3).for_each(|at| post(&mut net, at, all[at], Kind::Barrier, 0));

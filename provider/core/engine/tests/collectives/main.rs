@@ -4,3 +4,4 @@ mod death;
 mod group;
 mod model;
 mod parts;
+mod shared;

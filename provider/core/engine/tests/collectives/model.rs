@@ -45,7 +45,7 @@ fn expected(op: &Collective, members: usize, rank: usize, seed: usize) -> Vec<u8
         let by = op.op.expect("it reduces");
         let all =
             (1..members).fold(value(0, at, seed).into(), |all, m| reduce(by, all, value(m, at, seed).into()));
-        // 9 factors of at most 2, and 9 summands.
+        // 10 factors of at most 2, and 10 summands.
         match op.datatype {
             Datatype::Uint8 => vec![all as u8],
             datatype => put_u64(datatype, all),
@@ -95,14 +95,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn operations_under_way_at_once_do_what_each_is_to_do(
-        members in 1usize..=9,
+        members in 1usize..=10,
         all in prop::collection::vec(any_posted(), 1..5),
         direct in prop::sample::select(&Direct::ALL[..]),
         capacity in prop::sample::select(&[2usize, 64][..]),
+        shared in any::<bool>(),
         order in prop::collection::vec(any::<u16>(), 1..16),
     ) {
         let capacity = capacity.max(direct.least_capacity());
-        let mut net = net(members, Setup { direct, capacity, ..Setup::default() });
+        let mut net = net(members, Setup { direct, capacity, shared, ..Setup::default() });
         let places: Vec<usize> = (0..members).collect();
         let groups = join(&mut net, &places);
         let mut posted: Vec<Vec<Collective>> = vec![Vec::new(); members];

@@ -64,8 +64,8 @@ fn no_receive_of_the_application_matches_a_part() {
 
 #[test]
 fn a_barrier_holds_all_until_the_last_has_come() {
-    for members in 2..=9 {
-        let mut net = net(members, Setup::default());
+    for (members, shared) in (2..=10).flat_map(|members| [(members, false), (members, true)]) {
+        let mut net = net(members, Setup { shared, ..Setup::default() });
         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
         for (at, group) in groups.iter().enumerate().skip(1) {
             barrier(&mut net, at, *group);
@@ -80,7 +80,11 @@ fn a_barrier_holds_all_until_the_last_has_come() {
 
 #[test]
 fn groups_of_the_same_members_are_apart() {
-    let mut net = net(3, Setup::default());
+    [false, true].into_iter().for_each(are_apart);
+}
+
+fn are_apart(shared: bool) {
+    let mut net = net(3, Setup { shared, ..Setup::default() });
     let (a, b) = (join(&mut net, &[0, 1, 2]), join(&mut net, &[0, 1, 2]));
     let some = join(&mut net, &[2, 0]);
     // The first group is called in another order than the second.
@@ -133,8 +137,9 @@ fn one_without_a_completion_has_none() {
 
 #[test]
 fn members_that_post_other_sizes_fail() {
-    for (a, b) in [(4, 5), (5, 4), (4, 4000), (4000, 4)] {
-        let mut net = net(3, Setup::default());
+    let counts = [(4, 5), (5, 4), (4, 4000), (4000, 4)];
+    for ((a, b), shared) in counts.into_iter().flat_map(|counts| [(counts, false), (counts, true)]) {
+        let mut net = net(3, Setup { shared, ..Setup::default() });
         let groups = join(&mut net, &[0, 1, 2]);
         for (at, count) in [(0, a), (1, b), (2, a)] {
             let base = op(Kind::AllReduce, 0, count);
@@ -151,7 +156,11 @@ fn members_that_post_other_sizes_fail() {
 
 #[test]
 fn an_endpoint_is_closed_with_operations_under_way() {
-    let mut net = net(2, Setup::default());
+    [false, true].into_iter().for_each(is_closed);
+}
+
+fn is_closed(shared: bool) {
+    let mut net = net(2, Setup { shared, ..Setup::default() });
     let groups = begin_join(&mut net, &[0, 1]);
     net.settle();
     let base = op(Kind::AllReduce, 0, 9000);

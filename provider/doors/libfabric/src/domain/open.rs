@@ -134,8 +134,10 @@ impl Wanted {
         if allocated {
             engine.set_lasting();
         }
-        engine.set_unexpected_most(param::get().unexpected_size);
-        engine.set_kept_most(param::get().peer_memory);
+        let memory = param::get().memory;
+        engine.set_unexpected_most(memory.unexpected);
+        engine.set_kept_most(memory.peers);
+        engine.set_group_memory(memory.group);
         // Contexts of devices have threads.
         let xpu = api_version >= xpu::SINCE && self.caps & fi::FI_XPU != 0;
         let one_thread =

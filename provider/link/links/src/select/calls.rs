@@ -5,12 +5,14 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote, Hint,
-    InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame,
-    Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, GroupLink,
+    HandleNote, Hint, InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId,
+    PieceCounter, PollFrame, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink,
+    Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
+use super::groups::Groups;
 use super::route::Cause;
 use super::{Links, route};
 use crate::turns;
@@ -294,6 +296,10 @@ macro_rules! by_peer {
 }
 
 impl RmaLink for Links {
+    fn groups(&mut self) -> Option<Box<dyn GroupLink + '_>> {
+        Some(Box::new(Groups { shm: &mut self.shm, routes: &self.routes }))
+    }
+
     fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         match self.routes.far_of(peer) {
             Some((at, id)) => self.further[at].access(way, id, access),

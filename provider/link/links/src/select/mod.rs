@@ -17,6 +17,7 @@ mod calls;
 mod crowd;
 mod describe;
 mod further;
+mod groups;
 mod later;
 mod pace;
 mod rest;

@@ -6,6 +6,7 @@ use link_api::{Event, Frame, Gone, PeerId, Refused, Sent};
 use crate::shm::channel::ring;
 use crate::shm::channel::rings::{NO_PEER, Rings};
 use crate::shm::ends::Ends;
+use crate::shm::group::offers::Offers;
 use crate::shm::meet::looks::Looks;
 use crate::shm::meet::own::Own;
 use crate::shm::memory::access::Access;
@@ -29,6 +30,8 @@ pub(super) struct Channels {
     pub(super) looks: Looks,
     pub(super) access: Access,
     pub(super) options: OpenOptions,
+    /// Memory of groups.
+    pub(super) groups: Offers,
     pub(super) own: Own,
 }
 

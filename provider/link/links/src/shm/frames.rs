@@ -7,9 +7,10 @@ use std::os::fd::RawFd;
 use hmem::{Caps, Span};
 use ipc::pieces;
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, HandleNote, Hint, InUse,
-    LandAt, Landing, Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region,
-    RegionVersion, Revoke, RmaCaps, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, GroupLink, HandleNote,
+    Hint, InUse, LandAt, Landing, Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame,
+    Refused, Region, RegionVersion, Revoke, RmaCaps, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
+    Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -17,6 +18,7 @@ use crate::shm::channel::ring::{self, Mem as _};
 use crate::shm::channel::rings::NO_PEER;
 use crate::shm::channel::segment;
 use crate::shm::direct::NO_PID;
+use crate::shm::group::calls::Calls as GroupCalls;
 use crate::shm::link::ShmLink;
 use crate::shm::meet::reach::Purpose;
 use crate::shm::meet::shortage_log;
@@ -313,6 +315,10 @@ impl SleepLink for ShmLink {
 }
 
 impl RmaLink for ShmLink {
+    fn groups(&mut self) -> Option<Box<dyn GroupLink + '_>> {
+        Some(Box::new(GroupCalls(self)))
+    }
+
     fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         self.peer_memory().transfer(way, peer, access)
     }

@@ -25,6 +25,7 @@ use crate::shm::channel::wake;
 use crate::shm::channels::Channels;
 use crate::shm::direct::PeerMemory;
 use crate::shm::ends::Ends;
+use crate::shm::group::offers::Offers;
 use crate::shm::meet::admission::{Admission, Callers};
 use crate::shm::meet::calls::Calls;
 use crate::shm::meet::contests::Contests;
@@ -130,6 +131,7 @@ impl ShmLink {
             shortage: Shortage::default(),
             expected: Expected::default(),
         };
+        let own = Own::new(name)?;
         let channels = Channels {
             peers: Peers::default(),
             rings: Rings::new(),
@@ -140,7 +142,8 @@ impl ShmLink {
             sleep: Sleep::new(poller),
             access,
             options: OpenOptions { ring, long_ring, ..options },
-            own: Own::new(name)?,
+            groups: Offers::new(own.incarnation()),
+            own,
         };
         let link = ShmLink { meeting, copies: Copies::default(), channels };
         log::debug!("{}: open, ring {ring}, {:?}", link.channels.own.addr(), link.channels.sleep.barrier());

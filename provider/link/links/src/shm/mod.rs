@@ -11,6 +11,7 @@ mod channels;
 mod direct;
 mod ends;
 mod frames;
+mod group;
 
 mod lifetime;
 mod link;

@@ -102,6 +102,7 @@ impl Service<'_> {
                 Ok(n @ 1..) => {
                     if let Some(Packet::Want(window)) = Packet::decode(&bytes[..n]) {
                         match &self.channels.options.windows {
+                            _ if self.channels.groups.grant(id, &inb.sock, window) => {}
                             Some(windows) => windows.grant(&inb.sock, window, self.channels.own.addr()),
                             None => socket::notify(&inb.sock, &Packet::Deny(window).encode()),
                         }
@@ -120,7 +121,9 @@ impl Service<'_> {
             let Some(out) = &mut self.channels.peers[id].out else { return };
             let mut bytes = [0; Packet::BUFFER];
             // Only a welcome and a window come with a descriptor.
-            let with_fd = out.incarnation.is_none() || self.channels.options.windows.is_some();
+            let with_fd = out.incarnation.is_none()
+                || self.channels.options.windows.is_some()
+                || self.channels.groups.awaits(id);
             let got = match with_fd {
                 true => rights::recv_fd(&out.sock, &mut bytes),
                 false => socket::receive(&out.sock, &mut bytes).map(|n| (n, None)),
@@ -167,6 +170,12 @@ impl Service<'_> {
                         self.channels.own.addr()
                     );
                     return self.channels.end(id, Gone::Exhausted);
+                }
+                Ok((_, Some(Packet::Grant(window)))) if self.channels.groups.is_of(window) => {
+                    self.channels.groups.answered(id, window, fd, true);
+                }
+                Ok((_, Some(Packet::Deny(window)))) if self.channels.groups.is_of(window) => {
+                    self.channels.groups.answered(id, window, None, false);
                 }
                 Ok((_, Some(Packet::Grant(window)))) => {
                     if let Some(windows) = &self.channels.options.windows {

@@ -6,8 +6,10 @@
 //! all that were posted behind it.
 
 use hmem::Scratch;
+use link_api::{GroupMemory, GroupName, GroupShape};
 use wire::Addr;
 
+use super::shared::Shared;
 use crate::types::*;
 
 /// Bits of an operation's number in a tag.
@@ -57,6 +59,21 @@ fn is_from(number: u64, first: u64) -> bool {
     number.wrapping_sub(first) & NUMBER <= NUMBER / 2
 }
 
+/// How far a join is.
+#[derive(Debug, Default)]
+pub(super) enum Joining {
+    #[default]
+    Vote,
+    /// The first member broadcasts what it has made; the others wait for that.
+    Offer(Option<(GroupName, Made)>),
+    Open(GroupName, GroupShape),
+    /// Whether all have it is agreed on.
+    Have(GroupName, Option<Made>),
+}
+
+/// Memory, and how it is laid out.
+pub(super) type Made = (GroupShape, Box<dyn GroupMemory>);
+
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) ep: EpId,
@@ -64,8 +81,11 @@ pub(super) struct Group {
     /// As receives know them.
     pub(super) members: Vec<FiAddr>,
     pub(super) rank: usize,
-    /// What the join agrees on.
+    /// What the join agrees on, and how far it is.
     pub(super) vote: Scratch,
+    pub(super) joining: Joining,
+    /// The memory of all members, and the operations that go by it.
+    pub(super) shared: Option<Box<Shared>>,
     /// Of the call that joins.
     ctx: Ctx,
     joined: bool,
@@ -86,7 +106,20 @@ impl Group {
         vote: Scratch,
         ctx: Ctx,
     ) -> Group {
-        Group { ep, name, members, rank, vote, ctx, joined: false, next: 0, under_way: 0, broken: None }
+        Group {
+            ep,
+            name,
+            members,
+            rank,
+            vote,
+            joining: Joining::Vote,
+            shared: None,
+            ctx,
+            joined: false,
+            next: 0,
+            under_way: 0,
+            broken: None,
+        }
     }
 
     pub(super) fn rank_of(&self, member: FiAddr) -> Option<usize> {
@@ -99,6 +132,11 @@ impl Group {
 
     pub(super) fn is_idle(&self) -> bool {
         self.under_way == 0
+    }
+
+    /// Operations under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
     }
 
     /// An operation begins: its number, and why it fails, if it does.

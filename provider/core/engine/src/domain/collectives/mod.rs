@@ -3,9 +3,15 @@
 //! An operation is a [`Schedule`] whose transfers are parts ([`operation`]). Where a member ends, the parts
 //! fail that it was to send or to take. The member at which one fails notifies all others ([`group`]), whose
 //! operation fails then too, whomever it waits for: none waits for ever.
+//!
+//! Members of one host share memory ([`join`]). Then an operation is steps ([`shared`]), which calls of
+//! progress go on with; messages are for what is too long, for the end of a member, and to wake one that
+//! sleeps.
 
 mod group;
+mod join;
 mod operation;
+mod shared;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,6 +21,7 @@ use wire::Addr;
 
 use self::group::{Group, Name};
 use self::operation::{Memory, NOTICE_SENT, Next, Operation};
+use self::shared::{Over, Went};
 use crate::domain::opened::Opened;
 use crate::pool::Pool;
 use crate::types::*;
@@ -26,9 +33,17 @@ struct Notice {
     ep: EpId,
     to: FiAddr,
     tag: u64,
-    /// Whether a member is gone.
+    /// [`FAILED`], [`RESET`], [`WAKE`], or a member that has ended, from [`ENDED`] on.
     data: u64,
 }
+
+/// A notice: its operation has failed, for another reason than the end of a member, or for that.
+const FAILED: u64 = 0;
+const RESET: u64 = 1;
+/// The sender has published a step of shared memory.
+const WAKE: u64 = 2;
+/// A member has ended, whose number is what is above this.
+const ENDED: u64 = 3;
 
 /// Groups and operations.
 #[derive(Debug)]
@@ -43,11 +58,33 @@ pub(super) struct Collectives {
     /// How often an endpoint has joined the same members.
     joins: HashMap<(EpId, Name), u64>,
     joined: Vec<Joined>,
+    /// Groups that wait for memory that another member made.
+    opening: Vec<GroupId>,
+    /// Groups with operations by shared memory.
+    sharing: Vec<GroupId>,
+    /// Each of these wakes this process.
+    armed: bool,
+    /// Bytes of a slot of memory that this endpoint makes; 0: it shares none.
+    slot: usize,
 }
 
 /// What receives of notices are posted as.
 fn notices_of(group: GroupId) -> Ctx {
     Ctx(NOTICE_SENT.0 - 1 - group.at())
+}
+
+/// What receives are posted as that fail when their member ends.
+fn watches_of(group: GroupId) -> Ctx {
+    Ctx(NOTICE_SENT.0 - (1 << 33) + group.at())
+}
+
+/// The group whose notice, or watch, is posted so.
+fn group_of(ctx: Ctx) -> Option<(GroupId, bool)> {
+    let of = |at: usize| u32::try_from(at).ok().map(GroupId);
+    match of((NOTICE_SENT.0 - 1).wrapping_sub(ctx.0)) {
+        Some(group) => Some((group, false)),
+        None => of(ctx.0.wrapping_sub(watches_of(GroupId(0)).0)).map(|group| (group, true)),
+    }
 }
 
 impl Collectives {
@@ -60,6 +97,10 @@ impl Collectives {
             notices: Vec::new(),
             joins: HashMap::new(),
             joined: Vec::new(),
+            opening: Vec::new(),
+            sharing: Vec::new(),
+            armed: false,
+            slot: 0,
         }
     }
 
@@ -72,24 +113,20 @@ impl Collectives {
         rank: usize,
         ctx: Ctx,
     ) -> Result<GroupId, Error> {
-        let shape = Shape { kind: Kind::AllReduce, members: members.len(), rank, root: 0, count: 1, size: 8 };
-        let schedule = Schedule::new(shape).ok_or(Error::Invalid)?;
-        let scratch = Scratch::new(schedule.scratch()).ok_or(Error::Exhausted)?;
-        let vote = Scratch::new(8).ok_or(Error::Exhausted)?;
+        let vote = Collectives::words()?;
         let addrs = || members.iter().map(|(_, addr)| *addr);
         let nth = self.joins.entry((ep, Name::new(addrs(), 0))).or_default();
         let name = Name::new(addrs(), *nth);
         *nth += 1;
         let is_taken = self.groups.values().any(|g| g.ep == ep && g.name == name);
-        let (vote_span, flags) = (vote.span(), OpFlags::empty());
-        hmem::write(&[vote_span], 0, &u64::from(is_taken).to_ne_bytes());
         let members = members.into_iter().map(|(at, _)| at).collect();
         let group = GroupId(self.next_group);
         self.next_group = self.next_group.checked_add(1).ok_or(Error::Exhausted)?;
-        self.groups.insert(group.0, Group::new(ep, name, members, rank, vote, ctx));
+        let joins = Group::new(ep, name, members, rank, vote, ctx);
+        let objections = joins.objections(opened, is_taken, self.slot);
+        self.groups.insert(group.0, joins);
         self.receive_notices(opened, group)?;
-        let memory = Memory { input: vote_span, result: vote_span, scratch };
-        self.begin(group, (ctx, flags), schedule, memory, Some((AtomicOp::Bor, Datatype::Uint64)))?;
+        self.agree(group, Kind::AllReduce, [objections, 0, 0])?;
         self.run(opened);
         Ok(group)
     }
@@ -141,12 +178,111 @@ impl Collectives {
         if op.flags.contains(OpFlags::COMPLETION) && opened.core.is_full(ep.bind.tx_cq()) {
             return Err(Error::Again);
         }
+        if self.post_shared(opened, group, op, shape, reduces) {
+            return Ok(());
+        }
         let schedule = Schedule::new(shape).ok_or(Error::TooBig)?;
         let scratch = Scratch::new(schedule.scratch()).ok_or(Error::Exhausted)?;
         let memory = Memory { input: op.input, result: op.result, scratch };
         self.begin(group, (op.ctx, op.flags), schedule, memory, reduces)?;
         self.run(opened);
         Ok(())
+    }
+
+    /// Starts an operation by shared memory. `false`: it goes by messages.
+    fn post_shared<L: RmaLink>(
+        &mut self,
+        opened: &mut Opened<L>,
+        id: GroupId,
+        op: &Collective,
+        shape: Shape,
+        by: shared::By,
+    ) -> bool {
+        let Some(group) = self.groups.get_mut(&id.0) else { return false };
+        let Some(plan) = group.shared.as_ref().and_then(|shared| shared.plan(shape)) else { return false };
+        let (number, err) = group.begin();
+        if let Some(shared) = &mut group.shared {
+            if shared.is_idle() {
+                self.sharing.push(id);
+            }
+            shared.post(plan, number, (op.ctx, op.flags), (op.input, op.result), (by, err));
+        }
+        self.run_shared(opened);
+        self.settle_later(opened);
+        true
+    }
+
+    /// Goes on with operations by shared memory. Returns how much was done.
+    fn run_shared<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
+        let (mut n, mut at) = (0, 0);
+        while let Some(&id) = self.sharing.get(at) {
+            let went = self.groups.get_mut(&id.0).and_then(|g| g.shared.as_mut()).map(|s| s.go_on());
+            match went {
+                Some(Went::Over(over)) => {
+                    n += 1;
+                    self.wake_members(id);
+                    self.is_over(opened, id, &over);
+                    continue;
+                }
+                Some(Went::On) => {
+                    n += 1;
+                    self.wake_members(id);
+                }
+                Some(Went::Nowhere) | None => {}
+            }
+            let idle = |g: &Group| g.shared.as_ref().is_none_or(|s| s.is_idle());
+            if self.groups.get(&id.0).is_none_or(idle) {
+                self.sharing.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        self.armed &= n == 0;
+        n
+    }
+
+    /// Members that sleep may have something to go on with.
+    fn wake_members(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get(&id.0) else { return };
+        let Some(shared) = &group.shared else { return };
+        let mut from = 0;
+        while let Some(rank) = shared.wake_next(from) {
+            let (ep, tag) = (group.ep, group.name.notice(0));
+            self.notices.extend(group.members.get(rank).map(|to| Notice { ep, to: *to, tag, data: WAKE }));
+            from = rank + 1;
+        }
+    }
+
+    /// Says what the next calls of progress have to do.
+    fn settle_later<L: RmaLink>(&self, opened: &mut Opened<L>) {
+        let busy = !self.ready.is_empty() || !self.notices.is_empty() || !self.opening.is_empty();
+        opened.core.later.set_collective(busy);
+        opened.core.later.set_shared(!self.sharing.is_empty());
+    }
+
+    /// Has other members wake this process; whether it waits for nothing else, and nothing came meanwhile.
+    pub(super) fn arm<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> bool {
+        for id in &self.sharing {
+            if let Some(shared) = self.groups.get(&id.0).and_then(|group| group.shared.as_ref()) {
+                shared.sleep();
+            }
+        }
+        let came = !self.sharing.is_empty() && self.run_shared(opened) > 0;
+        if came {
+            self.settle_later(opened);
+        }
+        self.armed = !came;
+        !came && !opened.core.later.has_collective()
+    }
+
+    /// Whether the last [`Collectives::arm`] holds.
+    pub(super) fn is_armed<L>(&self, opened: &Opened<L>) -> bool {
+        !opened.core.later.has_collective() && (self.sharing.is_empty() || self.armed)
+    }
+
+    /// Sets how much memory each member of a group shares, in bytes: of groups that are joined from now on.
+    pub(super) fn set_memory(&mut self, bytes: usize) {
+        self.slot = bytes / link_api::SLOTS as usize / 4096 * 4096;
     }
 
     fn begin(
@@ -172,6 +308,8 @@ impl Collectives {
     pub(super) fn run<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
         let (mut again, mut n) = (Vec::new(), 0);
         loop {
+            n += self.run_shared(opened);
+            self.open_requested(opened);
             for entry in opened.core.later.take_done() {
                 self.part_done(opened, &entry);
                 n += 1;
@@ -197,7 +335,7 @@ impl Collectives {
         n += self.notices.len();
         self.notices.retain(|n| operation::notify(opened, n.ep, n.to, n.tag, n.data) == Err(Error::Again));
         n -= self.notices.len();
-        opened.core.later.set_collective(!self.ready.is_empty() || !self.notices.is_empty());
+        self.settle_later(opened);
         n
     }
 
@@ -213,18 +351,53 @@ impl Collectives {
             }
             return;
         }
-        let Ok(id) = u32::try_from(NOTICE_SENT.0 - 1 - entry.ctx.0).map(GroupId) else { return };
+        let Some((id, watches)) = group_of(entry.ctx) else { return };
         let Some(group) = self.groups.get_mut(&id.0) else { return };
-        if entry.err.is_none() && group.rank_of(entry.src).is_some() {
-            let err = if entry.data == 0 { Error::Io } else { Error::Reset };
-            group.break_from(entry.tag, err);
-            self.fail_broken(id);
+        let Some(from) = group.rank_of(entry.src) else {
+            let _ = self.receive_notices(opened, id);
+            return;
+        };
+        if watches && entry.err.is_some() {
+            return self.has_ended(id, from, true);
         }
-        let _ = self.receive_notices(opened, id);
+        if entry.err.is_none() {
+            match entry.data {
+                FAILED | RESET => {
+                    group.break_from(entry.tag, if entry.data == FAILED { Error::Io } else { Error::Reset });
+                    self.fail_broken(id);
+                }
+                WAKE => {}
+                ended => self.has_ended(id, usize::try_from(ended - ENDED).unwrap_or(usize::MAX), false),
+            }
+        }
+        if watches {
+            let (ep, tag) = (self.groups[&id.0].ep, Some(self.groups[&id.0].name.notices()));
+            let _ = operation::receive(opened, ep, Pattern { src: entry.src, tag }, &[], watches_of(id));
+        } else {
+            let _ = self.receive_notices(opened, id);
+        }
+    }
+
+    /// A member of a group with shared memory has ended; those that have no channel with it do not see that.
+    fn has_ended(&mut self, id: GroupId, rank: usize, is_seen: bool) {
+        let Some(group) = self.groups.get_mut(&id.0) else { return };
+        let Some(shared) = &mut group.shared else { return };
+        shared.note_gone(rank);
+        if is_seen {
+            let (ep, tag, own) = (group.ep, group.name.notice(0), group.rank);
+            let others = group.members.iter().enumerate().filter(|(at, _)| *at != own && *at != rank);
+            let notice = |(_, to): (usize, &FiAddr)| Notice { ep, to: *to, tag, data: ENDED + rank as u64 };
+            self.notices.extend(others.map(notice));
+        }
     }
 
     /// Fails the operations of a group that are not to go on.
     fn fail_broken(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get_mut(&id.0) else { return };
+        if let Some(mut shared) = group.shared.take() {
+            shared.fail(|number| group.failure(number));
+            group.shared = Some(shared);
+        }
         let Some(group) = self.groups.get(&id.0) else { return };
         for name in self.operations.names(|op| op.group == id) {
             let Some(operation) = self.operations.get_mut(name) else { continue };
@@ -235,25 +408,25 @@ impl Collectives {
         }
     }
 
-    /// An operation is over.
+    /// An operation by messages is over.
     fn end<L: RmaLink>(&mut self, opened: &mut Opened<L>, name: u64) {
         let Some(operation) = self.operations.remove(name) else { return };
-        let Operation { group: id, ep, number, ctx, flags, .. } = operation;
-        let mut err = operation.failure();
+        let Operation { group, number, ctx, flags, .. } = operation;
+        self.is_over(opened, group, &Over { number, ctx, flags, err: operation.failure() });
+    }
+
+    fn is_over<L: RmaLink>(&mut self, opened: &mut Opened<L>, id: GroupId, over: &Over) {
+        let &Over { number, ctx, flags, err } = over;
         let Some(group) = self.groups.get_mut(&id.0) else { return };
-        let joins = !group.is_joined() && number == 0;
-        if joins && err.is_none() {
-            let mut taken = [0; 8];
-            hmem::read(&[group.vote.span()], 0, &mut taken);
-            err = (taken != [0; 8]).then_some(Error::KeyInUse);
-        }
+        let (ep, joins) = (group.ep, !group.is_joined());
         if group.end(number, err) {
-            let (tag, data) = (group.name.notice(number), u64::from(err.and_then(Error::gone).is_some()));
+            let tag = group.name.notice(number);
+            let data = if err.and_then(Error::gone).is_some() { RESET } else { FAILED };
             let others = group.members.iter().enumerate().filter(|(rank, _)| *rank != group.rank);
             self.notices.extend(others.map(|(_, to)| Notice { ep, to: *to, tag, data }));
         }
         if joins {
-            self.joined.push(group.join(id, err));
+            self.join_goes_on(opened, id, err);
         } else if let Some(ep) = opened.eps.get(ep.at()) {
             opened.core.count(ep.bind.cntrs().write, err.is_some());
             if err.is_some() || flags.contains(OpFlags::COMPLETION) {
@@ -268,11 +441,11 @@ impl Collectives {
 
     /// How many operations are under way that count in that counter.
     pub(super) fn counted_in<L: RmaLink>(&self, opened: &Opened<L>, cntr: CntrId) -> usize {
-        let counts = |op: &Operation| {
-            self.groups.get(&op.group.0).is_some_and(|group| group.is_joined() || op.number > 0)
-                && opened.eps.get(op.ep.at()).is_some_and(|ep| ep.bind.cntrs().write == Some(cntr))
+        let counts = |group: &&Group| {
+            let ep = opened.eps.get(group.ep.at());
+            group.is_joined() && ep.is_some_and(|ep| ep.bind.cntrs().write == Some(cntr))
         };
-        self.operations.iter().filter(|(_, op)| counts(op)).count()
+        self.groups.values().filter(counts).map(Group::under_way).sum()
     }
 
     /// The end of a join, unless it was taken.
@@ -288,6 +461,7 @@ impl Collectives {
         }
         let Some(group) = self.groups.remove(&id.0) else { return Err(Error::NotFound) };
         operation::unpost(opened, group.ep, notices_of(id));
+        operation::unpost(opened, group.ep, watches_of(id));
         self.joined.retain(|joined| joined.group != id);
         // Parts of operations that failed here.
         let Some(ep) = opened.eps.get_mut(group.ep.at()) else { return Ok(()) };
@@ -310,5 +484,7 @@ impl Collectives {
         self.joined.retain(|joined| self.groups.contains_key(&joined.group.0));
         self.notices.retain(|notice| notice.ep != ep);
         self.joins.retain(|(of, _), _| *of != ep);
+        self.opening.retain(|group| self.groups.contains_key(&group.0));
+        self.sharing.retain(|group| self.groups.contains_key(&group.0));
     }
 }

@@ -1,0 +1,227 @@
+//! Operations of a group whose members share memory: steps, one operation after the other, in the order in
+//! which they were posted.
+
+use std::collections::VecDeque;
+
+use collective::{Part, Place, Plan, Put, Run, Sequence, Shape, Slots, Take, Use};
+use hmem::{AtomicOp, Datatype, Span};
+use link_api::{Arrival, GroupMemory, GroupShape, InSlot, SLOTS};
+
+use crate::types::*;
+
+/// How elements are reduced.
+pub(super) type By = Option<(AtomicOp, Datatype)>;
+
+/// An operation that is posted or under way.
+#[derive(Debug)]
+struct Posted {
+    /// Of the group's operations.
+    number: u64,
+    ctx: Ctx,
+    flags: OpFlags,
+    run: Run,
+    print: u64,
+    input: Span,
+    result: Span,
+    by: By,
+    failed: Option<Error>,
+}
+
+/// One that is over.
+#[derive(Debug)]
+pub(super) struct Over {
+    pub(super) number: u64,
+    pub(super) ctx: Ctx,
+    pub(super) flags: OpFlags,
+    pub(super) err: Option<Error>,
+}
+
+/// What a call of progress found.
+#[derive(Debug)]
+pub(super) enum Went {
+    /// Nothing to do.
+    Nowhere,
+    /// Some steps, and the operation waits.
+    On,
+    Over(Over),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shared {
+    memory: Box<dyn GroupMemory>,
+    shape: GroupShape,
+    sequence: Sequence,
+    posted: VecDeque<Posted>,
+    /// Members that have ended.
+    gone: Vec<usize>,
+}
+
+/// What the operation is, as all members have to say it.
+fn print(shape: &Shape, by: By, number: u64) -> u64 {
+    let (op, datatype) = by.map_or((0, 0), |(op, datatype)| (op as u64 + 1, datatype as u64 + 1));
+    let parts = [
+        shape.kind as u64 + 1,
+        shape.root as u64,
+        shape.count as u64,
+        shape.size as u64,
+        op << 8 | datatype,
+        number,
+    ];
+    parts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| {
+        (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    })
+}
+
+impl Shared {
+    pub(super) fn new(memory: Box<dyn GroupMemory>, shape: GroupShape) -> Shared {
+        let (sequence, posted, gone) = (Sequence::new(SLOTS), VecDeque::new(), Vec::new());
+        Shared { memory, shape, sequence, posted, gone }
+    }
+
+    /// How an operation goes by this memory; `None`: by messages.
+    pub(super) fn plan(&self, shape: Shape) -> Option<Plan> {
+        Plan::new(shape, self.shape.slot)
+    }
+
+    pub(super) fn post(
+        &mut self,
+        plan: Plan,
+        number: u64,
+        (ctx, flags): (Ctx, OpFlags),
+        (input, result): (Span, Span),
+        (by, failed): (By, Option<Error>),
+    ) {
+        let print = print(plan.shape(), by, number);
+        let run = Run::new(plan);
+        self.posted.push_back(Posted { number, ctx, flags, run, print, input, result, by, failed });
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.posted.is_empty()
+    }
+
+    /// A member has ended: what needs more of it than is there fails.
+    pub(super) fn note_gone(&mut self, member: usize) {
+        if member < self.shape.members && member != self.shape.rank && !self.gone.contains(&member) {
+            self.gone.push(member);
+        }
+    }
+
+    /// Fails those that are not to go on.
+    pub(super) fn fail(&mut self, why: impl Fn(u64) -> Option<Error>) {
+        for posted in &mut self.posted {
+            posted.failed = posted.failed.or_else(|| why(posted.number));
+        }
+    }
+
+    /// Goes on with the first operation.
+    pub(super) fn go_on(&mut self) -> Went {
+        let Shared { memory, shape, sequence, posted, gone } = self;
+        let Some(first) = posted.front_mut() else { return Went::Nowhere };
+        let before = first.run;
+        let err = match first.failed {
+            Some(err) => Some(err),
+            None => {
+                let &mut Posted { print, input, result, by, .. } = first;
+                let view = View { memory: &**memory, rank: shape.rank, gone, print, input, result, by };
+                let went = first.run.go_on(sequence, &view);
+                match went {
+                    Ok(false) if first.run == before => return Went::Nowhere,
+                    Ok(false) => return Went::On,
+                    Ok(true) => None,
+                    Err(err) => Some(err),
+                }
+            }
+        };
+        let Some(Posted { number, ctx, flags, .. }) = posted.pop_front() else { return Went::Nowhere };
+        Went::Over(Over { number, ctx, flags, err })
+    }
+
+    /// After [`Shared::go_on`] went on: the next member from `from` on that is to be woken by a frame.
+    pub(super) fn wake_next(&self, from: usize) -> Option<usize> {
+        if from == 0 && !self.memory.may_sleep() {
+            return None;
+        }
+        self.memory.wake_next(from)
+    }
+
+    /// This member is to be woken from now on. What it waits for is to be polled once more.
+    pub(super) fn sleep(&self) {
+        self.memory.sleep();
+    }
+}
+
+/// The slots, for one operation.
+struct View<'a> {
+    memory: &'a dyn GroupMemory,
+    rank: usize,
+    gone: &'a [usize],
+    print: u64,
+    input: Span,
+    result: Span,
+    by: By,
+}
+
+impl View<'_> {
+    fn span(&self, part: &Part) -> Result<Span, Error> {
+        let whole = if part.place == Place::Input { self.input } else { self.result };
+        if part.len == 0 {
+            return Ok(Span::EMPTY);
+        }
+        whole.part(part.at, part.len).ok_or(Error::Invalid)
+    }
+}
+
+impl Slots for View<'_> {
+    type Error = Error;
+
+    fn arrived(&self, member: usize, step: u64) -> Result<bool, Error> {
+        match self.memory.arrival(member, step, self.print) {
+            Arrival::Here => Ok(true),
+            Arrival::Awaited if self.gone.contains(&member) => Err(Error::Reset),
+            Arrival::Awaited => Ok(false),
+            Arrival::Wrong => Err(Error::Invalid),
+        }
+    }
+
+    fn finished(&self, member: usize) -> u64 {
+        if self.gone.contains(&member) { u64::MAX } else { self.memory.finished(member) }
+    }
+
+    fn begin(&self, step: u64) -> Result<(), Error> {
+        self.gone.iter().try_for_each(|member| self.arrived(*member, step).map(drop))
+    }
+
+    fn put(&self, step: u64, used: usize, put: &Put) -> Result<(), Error> {
+        let to = InSlot { member: self.rank, step, used, at: put.at, len: put.from.len };
+        self.memory.put(to, self.span(&put.from)?).then_some(()).ok_or(Error::Io)
+    }
+
+    fn take(&self, step: u64, used: usize, take: &Take) -> Result<(), Error> {
+        let &Take { member, earlier, at, len, then } = take;
+        let from = InSlot { member, step: step - u64::from(earlier), used, at, len };
+        let into = match then {
+            Use::Copy(part) => {
+                return self.memory.get(from, self.span(&part)?).then_some(()).ok_or(Error::Io);
+            }
+            Use::Wait => return Ok(()),
+            _ if len == 0 => return Ok(()),
+            Use::Reduce(part) => Some(self.span(&part)?),
+            Use::ReduceHere => None,
+        };
+        let by = self.by.ok_or(Error::Invalid)?;
+        self.memory.reduce(from, into, by).map_err(|why| match why {
+            hmem::NotApplied::Unsupported => Error::Unsupported,
+            hmem::NotApplied::Fault => Error::Io,
+        })
+    }
+
+    fn publish(&self, step: u64) {
+        self.memory.publish(step, self.print);
+    }
+
+    fn finish(&self, step: u64) {
+        self.memory.finish(step);
+    }
+}
