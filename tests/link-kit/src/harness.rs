@@ -59,6 +59,11 @@ pub trait Harness {
         Duration::from_secs(60)
     }
 
+    /// How often two threads send to and fro where each sleeps meanwhile.
+    fn rounds(&self) -> usize {
+        3_000
+    }
+
     /// Has every operation in flight stop at so many bytes, or go on; whether that can be done here.
     fn halt(&mut self, _at: Option<usize>) -> bool {
         false

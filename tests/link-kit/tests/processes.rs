@@ -13,6 +13,7 @@ use link_kit::{bytes, name, text};
 use wire::{Addr, Seg};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const ROUNDS: usize = 3_000;
 const LEN: usize = 5_000;
 const REQUEST: u64 = 1 << 32 | 3;
 
@@ -68,7 +69,7 @@ fn child() {
     say(&mut link, peer, &memory.addr().to_le_bytes());
     assert_eq!(take(&mut link).1, b"hello");
     match &role[..] {
-        "ping-pong" => ping_pong(&mut link, peer, false, PATIENCE),
+        "ping-pong" => ping_pong(&mut link, peer, false, PATIENCE, ROUNDS),
         "exchange" => exchange(&mut link, peer, false, PATIENCE),
         "memory" => {
             assert_eq!(take(&mut link).1, b"written");
@@ -106,7 +107,7 @@ fn finish(link: ShmLink, mut child: Child) {
 #[test]
 fn no_wake_up_between_processes_is_lost() {
     let (mut link, peer, _, child) = with_child("ping-pong");
-    ping_pong(&mut link, peer, true, PATIENCE);
+    ping_pong(&mut link, peer, true, PATIENCE, ROUNDS);
     finish(link, child);
 }
 

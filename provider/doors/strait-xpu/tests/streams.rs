@@ -1,5 +1,7 @@
 //! tests/xpu/streams.cc, a C++ program with include/strait_stream.h, over the stand-in for CUDA's driver.
 
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,9 +14,57 @@ impl Drop for Scratch {
     }
 }
 
-/// Compiles a program of tests/xpu in such a directory; `None` without a compiler.
-fn built(name: &str, compiler: &[&str], source: &Path) -> Option<Scratch> {
+/// The contents of all files below a directory.
+fn contents(dir: &Path, into: &mut DefaultHasher) {
+    let mut all: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    for path in all {
+        if path.is_dir() {
+            contents(&path, into);
+        } else {
+            (&path, std::fs::read(&path).unwrap()).hash(into);
+        }
+    }
+}
+
+/// The object file of a program of tests/xpu, which compiles longer than most tests of it run: they share it, as long as
+/// the sources and the headers are the same. `None` without a compiler.
+fn object(compiler: &[&str], source: &Path) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let mut state = DefaultHasher::new();
+    (compiler, source).hash(&mut state);
+    contents(&root.join("include"), &mut state);
+    contents(&root.join("tests/xpu"), &mut state);
+    let name = format!("strait-streams-{}-", source.file_stem().unwrap().to_str().unwrap());
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let made = dir.join(format!("{name}{:016x}.o", state.finish()));
+    if made.exists() {
+        return Some(made);
+    }
+    // Another test may compile it meanwhile: each to a file of its own.
+    let own = made.with_extension(std::process::id().to_string());
+    let done = Command::new(compiler[0])
+        .args(&compiler[1..])
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-c", "-o"])
+        .arg(&own)
+        .arg("-I")
+        .arg(root.join("include"))
+        .arg(root.join("tests/xpu").join(source))
+        .status();
+    match done {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: no {}", compiler[0]);
+            return None;
+        }
+        done => assert!(done.unwrap().success(), "{} does not compile", source.display()),
+    }
+    std::fs::rename(&own, &made).unwrap();
+    Some(made)
+}
+
+/// A program of tests/xpu in such a directory; `None` without a compiler.
+fn built(name: &str, compiler: &[&str], source: &Path) -> Option<Scratch> {
+    let object = object(compiler, source)?;
     let dir = std::env::temp_dir().join(format!("strait-streams-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let scratch = Scratch(dir);
@@ -25,25 +75,12 @@ fn built(name: &str, compiler: &[&str], source: &Path) -> Option<Scratch> {
         std::fs::copy(&built, dir.join(name)).unwrap();
     }
     let done = Command::new(compiler[0])
-        .args(&compiler[1..])
-        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
-        .arg(dir.join("program"))
-        .arg("-I")
-        .arg(root.join("include"))
-        .arg(root.join("tests/xpu").join(source))
-        .args([dir.join("libstrait_xpu.so.0"), dir.join("libcuda.so.1")])
+        .arg("-o")
+        .args([dir.join("program"), object, dir.join("libstrait_xpu.so.0"), dir.join("libcuda.so.1")])
         .arg("-ldl")
         .status();
-    match done {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: no {}", compiler[0]);
-            None
-        }
-        done => {
-            assert!(done.unwrap().success(), "{name} does not compile");
-            Some(scratch)
-        }
-    }
+    assert!(done.unwrap().success(), "{name} is not linked");
+    Some(scratch)
 }
 
 /// Runs a program, and expects it to say that all was as it is to be.

@@ -86,6 +86,7 @@ impl Flaw {
         use Flaw::*;
         let wakes = [SleepsInSpiteOfFrames, LosesWakeUps, NeverSleeps, LosesWakeUpsSometimes];
         let reports = [ReportsNoEnd, CutsNobodyOff, ExpectsNobody, DropsFrames, SaysNothingOfEnds];
-        wakes.contains(&self) || reports.contains(&self)
+        let frames = [TakesMoreWithLastCopy, StaysCorked];
+        wakes.contains(&self) || reports.contains(&self) || frames.contains(&self)
     }
 }

@@ -233,6 +233,11 @@ impl<H: Harness> Harness for Flawed<H> {
         if self.flaw.shows_by_waiting() { whole.min(Duration::from_secs(1)) } else { whole }
     }
 
+    /// As few as there are where each round makes a connection: they show what loses a wake-up now and then.
+    fn rounds(&self) -> usize {
+        500
+    }
+
     fn halt(&mut self, at: Option<usize>) -> bool {
         self.harness.halt(at)
     }

@@ -38,11 +38,16 @@ fn sleep<L: SleepLink>(link: &mut L, patience: Duration, why: &str) {
 }
 
 /// One side of [`no_wake_up_is_lost`]: a frame to and fro, each side asleep meanwhile or about to be.
-pub fn ping_pong<L: FrameLink + SleepLink>(link: &mut L, peer: PeerId, first: bool, patience: Duration) {
-    const ROUNDS: usize = 3_000;
+pub fn ping_pong<L: FrameLink + SleepLink>(
+    link: &mut L,
+    peer: PeerId,
+    first: bool,
+    patience: Duration,
+    rounds: usize,
+) {
     let mut chance = Chance(if first { 7 } else { 11 });
     let start = Instant::now();
-    for turn in 0..2 * ROUNDS {
+    for turn in 0..2 * rounds {
         if first == (turn % 2 == 0) {
             while let Err(why) = link.send(peer, &bytes(40, turn), &[], 0, 0) {
                 assert!(why == Refused::Busy && start.elapsed() < 10 * patience, "{why:?}");
@@ -117,7 +122,8 @@ pub fn no_wake_up_is_lost<H: Harness>(h: &mut H)
 where
     H::Link: Send,
 {
-    play(h, ping_pong);
+    let rounds = h.rounds();
+    play(h, |link, peer, first, patience| ping_pong(link, peer, first, patience, rounds));
 }
 
 /// Both send as much as finds room, and sleep when nothing does.

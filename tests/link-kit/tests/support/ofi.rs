@@ -158,6 +158,11 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
         self.bind(&addr.to_string())
     }
 
+    /// Where idle connections are closed, each round makes one.
+    fn rounds(&self) -> usize {
+        if self.idle.is_some() { 500 } else { 3_000 }
+    }
+
     fn nowhere(&mut self) -> Addr {
         Addr::new(self.vacant.next(Ipv4Addr::LOCALHOST.into()))
     }
