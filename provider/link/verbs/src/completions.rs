@@ -55,7 +55,7 @@ impl Verbs {
         }
         let n = self.take_completions();
         if n == 0 {
-            return if self.dead.is_none() { Next::Nothing } else { Next::Other };
+            return self.found_none();
         }
         let wc = self.found.0[0];
         if n == 1 && is_message(&wc) {
@@ -63,7 +63,13 @@ impl Verbs {
             return Next::Came(Buffer(place), len, Some(by));
         }
         self.take(n);
-        if self.did.is_empty() { Next::Nothing } else { Next::Other }
+        self.found_none()
+    }
+
+    /// Nothing has happened, unless there is something to report.
+    #[inline(always)]
+    fn found_none(&self) -> Next {
+        if self.did.is_empty() && self.dead.is_none() { Next::Nothing } else { Next::Other }
     }
 
     /// Whether a poll has more to do than to take completions of peers' messages and of requests to them.
@@ -210,8 +216,9 @@ impl Verbs {
     fn note_received(&mut self, place: u32) {
         let Objects { receives, pairs, .. } = &mut *self.objects;
         if receives.srq().is_none() {
-            if let Some(pair) = receives.owner(place).and_then(|number| pairs.get_mut(number)) {
-                pair.receives = pair.receives.saturating_sub(1);
+            match receives.owner(place).and_then(|number| pairs.get_mut(number)) {
+                Some(pair) => pair.receives = pair.receives.saturating_sub(1),
+                None => receives.note_late(place),
             }
         }
     }
@@ -236,7 +243,7 @@ impl Verbs {
     }
 
     /// A place that is not of a shared queue has no message any more.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn give_back_own(&mut self, place: u32) {
         let Objects { receives, pairs, .. } = &mut *self.objects;
         let pair = receives.owner(place).and_then(|number| pairs.get_mut(number));

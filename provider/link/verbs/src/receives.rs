@@ -44,13 +44,16 @@ impl Usage {
         self.is_late |= posted > 0;
     }
 
-    /// One is posted no more, nor has a message; `false`: it was posted to a queue pair that was destroyed
-    /// since, and is not lent.
+    /// A receive has completed that [`Usage::end_owner`] counts no more: it is lent until it is given back.
+    fn note_late(&mut self) {
+        self.lent += 1;
+    }
+
+    /// One is posted no more, nor has a message.
     #[inline]
-    fn give_back(&mut self) -> bool {
-        let left = self.lent.checked_sub(1);
-        self.lent = left.unwrap_or(0);
-        left.is_some()
+    fn give_back(&mut self) {
+        debug_assert!(self.lent > 0, "a place that was given back");
+        self.lent = self.lent.saturating_sub(1);
     }
 }
 
@@ -202,6 +205,14 @@ impl Receives {
         }
     }
 
+    /// A receive has completed whose queue pair was destroyed before.
+    #[cold]
+    pub(crate) fn note_late(&mut self, place: u32) {
+        if let Some(chunk) = self.chunks.get_mut(Self::parts(place).0) {
+            chunk.usage.note_late();
+        }
+    }
+
     /// Whether completions may still come of a queue pair that was destroyed.
     pub(crate) fn has_late(&self) -> bool {
         self.chunks.iter().any(|chunk| chunk.usage.is_late)
@@ -232,7 +243,8 @@ impl Receives {
     pub(crate) fn give_back_own(&mut self, place: u32, qp: Option<&Qp>) -> bool {
         let (chunk, at) = Self::parts(place);
         assert!(at < self.chunks[chunk].memory.len(), "a place that there is");
-        self.chunks[chunk].usage.give_back() && qp.is_some_and(|qp| self.post_own(place, qp))
+        self.chunks[chunk].usage.give_back();
+        qp.is_some_and(|qp| self.post_own(place, qp))
     }
 
     /// The bytes of a place that has a message.
@@ -250,17 +262,36 @@ pub(crate) const RECEIVE: u64 = 1 << 63;
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_completes_after_its_queue_pair_is_given_back_by_no_one_else() {
+    /// A queue pair that is destroyed while one message is held, and 15 receives are posted.
+    fn ended() -> Usage {
         let mut places = Usage { owner: Some(3), lent: 16, is_late: false };
-        // A message, which is held, and a queue pair that is destroyed with the rest.
         places.end_owner(15);
         assert!(!places.is_free(), "a message is held");
-        assert!(places.give_back());
-        assert!(!places.is_free(), "completions may come");
-        assert!(!places.give_back(), "of such a completion");
-        assert_eq!(places.lent, 0);
+        places
+    }
+
+    #[test]
+    fn a_message_that_is_held_keeps_its_place_though_late_completions_are_given_back_before() {
+        let mut places = ended();
+        for _ in 0..15 {
+            places.note_late();
+            places.give_back();
+        }
         places.is_late = false;
+        assert!(!places.is_free(), "a message is held");
+        places.give_back();
+        assert!(places.is_free());
+    }
+
+    #[test]
+    fn places_are_free_once_no_completion_comes_of_a_queue_pair_that_is_destroyed() {
+        let mut places = ended();
+        places.give_back();
+        assert!(!places.is_free(), "completions may come");
+        places.note_late();
+        places.is_late = false;
+        assert!(!places.is_free(), "one has come");
+        places.give_back();
         assert!(places.is_free());
     }
 }
