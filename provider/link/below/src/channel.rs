@@ -17,6 +17,8 @@ const WORDS: usize = 8;
 const START: usize = Mark::LEN + RECORD;
 /// Bytes of a short message, at most.
 const SHORT: usize = 128;
+// The front of a short message is all of it, which the tag covers.
+const _: () = assert!(SHORT <= START + COVERED);
 /// So much of what may be under way is for messages that report room.
 const SPARE: u32 = 4;
 

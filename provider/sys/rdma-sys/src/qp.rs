@@ -311,7 +311,8 @@ impl Qp {
         // SAFETY: a queue pair of this library; the caller's promise.
         match unsafe { (self.send)(self.raw.as_ptr(), first, &raw mut bad) } {
             0 => Ok(()),
-            code => Err(not_posted(code, first, bad)),
+            // SAFETY: the caller's list, which the call has not changed, and where it stopped.
+            code => Err(unsafe { not_posted(code, first, bad) }),
         }
     }
 
@@ -337,12 +338,15 @@ impl Qp {
 }
 
 /// How many of a list of requests were taken, of which `bad` was not, and why.
+///
+/// # Safety
+/// The list is readable, and ends in null.
 #[cold]
-fn not_posted(code: c_int, first: *mut ibv_send_wr, bad: *mut ibv_send_wr) -> (usize, Error) {
-    // SAFETY: the list of a caller of [`Qp::post_send`], which ends in null.
+unsafe fn not_posted(code: c_int, first: *mut ibv_send_wr, bad: *mut ibv_send_wr) -> (usize, Error) {
+    // SAFETY: the caller's promise.
     let list = core::iter::successors(Some(first), |wr| Some(unsafe { (**wr).next }));
     let taken = list.take_while(|wr| !wr.is_null() && *wr != bad).count();
-    (taken, Error::check("ibv_post_send", code).err().unwrap_or(Error::Missing("ibv_post_send")))
+    (taken, Error::of("ibv_post_send", code))
 }
 
 impl fmt::Debug for Qp {
