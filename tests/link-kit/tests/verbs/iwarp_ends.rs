@@ -108,8 +108,14 @@ fn so_many_calls_that_do_not_return_are_under_way_and_no_more() {
     // Those that have not begun end at once.
     let pairs = calls(c"ibv_destroy_qp");
     all.iter().for_each(|to| a.part(*to));
-    drop(a);
-    wait("those that no thread has stay", || calls(c"ibv_destroy_qp") - pairs == PEERS - THREADS);
+    wait("those that no thread has stay", || {
+        assert_eq!(a.poll(Poll::All), None);
+        calls(c"ibv_destroy_qp") - pairs == PEERS - THREADS
+    });
     hold_connects(false);
-    wait("some stay", || calls(c"ibv_destroy_qp") - pairs == PEERS);
+    wait("some stay", || {
+        assert_eq!(a.poll(Poll::All), None);
+        calls(c"ibv_destroy_qp") - pairs == PEERS
+    });
+    assert_eq!(calls(c"rdma_connect"), THREADS, "a peer that was parted is connected to");
 }

@@ -119,6 +119,22 @@ impl Connecting {
         }
     }
 
+    /// The call is not to be made, if no thread has begun it; whether it is not. Its id is destroyed then.
+    pub(crate) fn withdraw(&self) -> bool {
+        let mut stage = lock(&self.stage);
+        match std::mem::replace(&mut *stage, Stage::Taken) {
+            Stage::Waits(id) => {
+                drop(stage);
+                drop(id);
+                true
+            }
+            other => {
+                *stage = other;
+                false
+            }
+        }
+    }
+
     /// The caller awaits the call no more. The id is destroyed, and then the queue pair: where rdma_connect
     /// has not returned, when it has.
     pub(crate) fn leave(self, qp: Qp, crew: &Arc<Crew>) {

@@ -292,8 +292,10 @@ impl Manager {
         let Some(call) = self.calls.get_mut(&number) else { return };
         self.by_nonce.remove(&call.own);
         call.is_left = true;
+        // A call that waits for a thread is not made.
+        let is_withdrawn = matches!(&call.stage, Stage::Connects(connecting) if connecting.withdraw());
         // Its queue pair is destroyed next, and what connects it with that.
-        if !call.is_unanswered() {
+        if is_withdrawn || !call.is_unanswered() {
             self.calls.remove(&number);
         }
         self.count();
