@@ -21,8 +21,8 @@ const WAIT: Duration = Duration::from_secs(300);
 /// So many come first, whose queue pairs have more slots.
 const FIRST: usize = 16;
 /// So many of them send so many messages at once.
-const SENDERS: usize = 12;
-const BURST: usize = 4;
+const SENDERS: usize = 56;
+const BURST: usize = 16;
 /// What peers share where few messages are under way, however many peers there are; and at most.
 const FEW: isize = 8 << 20;
 const MOST: isize = 32 << 20;
