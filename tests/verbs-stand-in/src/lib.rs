@@ -66,7 +66,7 @@
 //! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too; one whose
 //! position is not 0 is a dma-buf that begins there),
 //! `stand_in_verbs_port` (up, down), `stand_in_verbs_moved` (bytes that went by a port), `stand_in_verbs_no_faults` (memory that is registered on demand, and not accessed), `stand_in_verbs_no_pages`
-//! (memory that is not pinned by its address), `stand_in_verbs_hold_connects` (rdma_connect waits),
+//! (memory that is not pinned by its address), `stand_in_verbs_hold_connects` (rdma_connect waits), `stand_in_verbs_hold_ends` (rdma_destroy_id waits),
 //! `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices),
 //! `stand_in_verbs_device_memory` (copies of dma-bufs of a GPU's driver) and `stand_in_verbs_event` (any asynchronous event, those of queues for all queues of the device).
 #![allow(

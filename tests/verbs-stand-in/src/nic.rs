@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::packet::Packet;
 use crate::settings::settings;
-use crate::state::{State, lock};
+use crate::state::{State, let_others, lock};
 
 fn bell() -> &'static OwnedFd {
     static BELL: OnceLock<OwnedFd> = OnceLock::new();
@@ -37,7 +37,12 @@ fn run() {
     loop {
         let (fds, next) = {
             let mut state = lock();
-            let next = state.turn_over();
+            let Err(next) = state.turn() else {
+                // The program may take what has come, also while packets go round.
+                drop(state);
+                let_others();
+                continue;
+            };
             let mut fds = vec![(bell, libc::POLLIN)];
             fds.extend(state.devices.values().map(|d| (d.listener.as_raw_fd(), libc::POLLIN)));
             fds.extend(state.connections.polled());
@@ -59,35 +64,39 @@ impl State {
     /// Does all that can be done now, and says when there is something again.
     pub fn turn_over(&mut self) -> Option<Instant> {
         loop {
-            self.connections.flush();
-            let listeners: Vec<*const OwnedFd> =
-                self.devices.values().map(|d| &raw const d.listener).collect();
-            listeners.into_iter().for_each(|l| self.connections.accept(unsafe { &*l }));
-            let mut packets: Vec<Packet> = self.connections.receive();
-            packets.extend(self.inbox.drain(..));
-            let mut busy = self.manage() || !packets.is_empty();
-            for packet in packets {
-                // A port that is down hears nothing, and no port what is sent to another one.
-                let heard = self.qps.get(&packet.to_qpn).is_some_and(|qp| {
-                    qp.path.port == packet.to_port && self.devices[&qp.device].is_up(qp.path.port)
-                });
-                if heard {
-                    self.arrived(packet);
-                }
-            }
-            let mut next = self.deliver_due();
-            let numbers: Vec<u32> = self.qps.keys().copied().collect();
-            for qpn in numbers {
-                busy |= self.transmit_answers(qpn);
-                next = [next, self.time_out(qpn)].into_iter().flatten().min();
-                busy |= self.transmit(qpn);
-                let sending = self.qps.get(&qpn).map(|qp| &qp.sending);
-                let late = sending.and_then(|s| [s.paused, s.deadline].into_iter().flatten().min());
-                next = [next, late].into_iter().flatten().min();
-            }
-            if !busy {
-                return [next, self.deliver_due()].into_iter().flatten().min();
+            if let Err(next) = self.turn() {
+                return next;
             }
         }
+    }
+
+    /// Does some of it. An error: there is nothing; when there is something again.
+    fn turn(&mut self) -> Result<(), Option<Instant>> {
+        self.connections.flush();
+        let listeners: Vec<*const OwnedFd> = self.devices.values().map(|d| &raw const d.listener).collect();
+        listeners.into_iter().for_each(|l| self.connections.accept(unsafe { &*l }));
+        let mut packets: Vec<Packet> = self.connections.receive();
+        packets.extend(self.inbox.drain(..));
+        let mut busy = self.manage() || !packets.is_empty();
+        for packet in packets {
+            // A port that is down hears nothing, and no port what is sent to another one.
+            let heard = self.qps.get(&packet.to_qpn).is_some_and(|qp| {
+                qp.path.port == packet.to_port && self.devices[&qp.device].is_up(qp.path.port)
+            });
+            if heard {
+                self.arrived(packet);
+            }
+        }
+        let mut next = self.deliver_due();
+        let numbers: Vec<u32> = self.qps.keys().copied().collect();
+        for qpn in numbers {
+            busy |= self.transmit_answers(qpn);
+            next = [next, self.time_out(qpn)].into_iter().flatten().min();
+            busy |= self.transmit(qpn);
+            let sending = self.qps.get(&qpn).map(|qp| &qp.sending);
+            let late = sending.and_then(|s| [s.paused, s.deadline].into_iter().flatten().min());
+            next = [next, late].into_iter().flatten().min();
+        }
+        if busy { Ok(()) } else { Err([next, self.deliver_due()].into_iter().flatten().min()) }
     }
 }

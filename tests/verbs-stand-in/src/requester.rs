@@ -169,6 +169,8 @@ impl State {
                 if path.rnr_retry != 7 && sending.rnr_tries >= path.rnr_retry {
                     self.plan(qpn, at, ibv::IBV_WC_RNR_RETRY_EXC_ERR);
                 } else {
+                    // The peer has answered.
+                    sending.tries = 0;
                     sending.rnr_tries = sending.rnr_tries.saturating_add(1);
                     let wait = RNR_TIMERS[(packet.code & 31) as usize] * 10;
                     sending.paused = Some(Instant::now() + Duration::from_micros(wait.into()));

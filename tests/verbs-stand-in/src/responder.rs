@@ -268,7 +268,9 @@ impl State {
                 }
                 Answer::Packet(_) => None,
             };
-            if !self.has_room(peer) {
+            // Requests that fill the inbox do not keep their answers from it.
+            let is_short = read.is_none() && self.is_own(peer);
+            if !is_short && !self.has_room(peer) {
                 break;
             }
             any = true;

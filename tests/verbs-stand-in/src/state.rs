@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rdma_sys as ibv;
@@ -75,6 +76,22 @@ pub struct State {
     pub seed: u64,
 }
 
+/// So often a processor is offered to those.
+const TURNS: usize = 1_000;
+/// How many wait for the state, or have just got it.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Lets those have the state who wait for it, where a thread would take it again at once: a lock that is let go
+/// need not come to them.
+pub fn let_others() {
+    for _ in 0..TURNS {
+        std::thread::yield_now();
+        if WAITING.load(Relaxed) == 0 {
+            return;
+        }
+    }
+}
+
 pub fn lock() -> MutexGuard<'static, State> {
     static STATE: OnceLock<Mutex<State>> = OnceLock::new();
     let fresh = || {
@@ -82,7 +99,10 @@ pub fn lock() -> MutexGuard<'static, State> {
         let (planned, seed) = (settings.status.clone(), settings.reorder.unwrap_or(0));
         Mutex::new(State { planned, seed, ..Default::default() })
     };
-    STATE.get_or_init(fresh).lock().unwrap_or_else(PoisonError::into_inner)
+    WAITING.fetch_add(1, Relaxed);
+    let state = STATE.get_or_init(fresh).lock().unwrap_or_else(PoisonError::into_inner);
+    WAITING.fetch_sub(1, Relaxed);
+    state
 }
 
 pub fn eventfd() -> Option<OwnedFd> {
@@ -113,7 +133,7 @@ impl State {
         self.seed >> 33
     }
 
-    fn is_own(&self, at: Address) -> bool {
+    pub fn is_own(&self, at: Address) -> bool {
         self.devices.values().any(|device| device.at == at)
     }
 

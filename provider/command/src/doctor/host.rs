@@ -29,7 +29,7 @@ pub fn host() -> Vec<Finding> {
     findings.push(Finding::ok(
         AREA,
         format!(
-            "locked memory {locked}: used by RDMA devices alone, by the link verbs 4 MiB an endpoint and more"
+            "locked memory {locked}: used by RDMA devices alone, by the link verbs 2.5 MiB an endpoint and more"
         ),
     ));
     findings.push(dev_shm(AREA));

@@ -118,6 +118,12 @@ pub trait Link {
         true
     }
 
+    /// A frame of this peer's, which begins so, is none of those that users of links send each other. Whether
+    /// it is one that links do, which this link has answered, or lets go: it is not malformed then.
+    fn answer(&mut self, _peer: PeerId, _front: &[u8]) -> bool {
+        false
+    }
+
     /// Has done with a peer, as [`Parting`] says.
     fn dismiss(&mut self, _peer: PeerId, _how: Parting) {}
 

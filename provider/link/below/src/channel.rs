@@ -17,6 +17,8 @@ const WORDS: usize = 8;
 const START: usize = Mark::LEN + RECORD;
 /// Bytes of a short message, at most.
 const SHORT: usize = 128;
+// The front of a short message is all of it, which the tag covers.
+const _: () = assert!(SHORT <= START + COVERED);
 /// So much of what may be under way is for messages that report room.
 const SPARE: u32 = 4;
 
@@ -249,29 +251,45 @@ impl Channel {
     }
 
     /// Sends a message.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send<F: Below>(&mut self, below: &mut F, said: Said<'_>) -> Result<(), NotSent> {
+        let is_frame = said.sort == Sort::Frame;
+        if !(if is_frame { self.has_room() } else { self.under_way() < self.far.window }) {
+            return Err(NotSent::Busy);
+        }
         // To zero room for more takes longer than a short message.
-        if said.head.len() + said.len <= SHORT - BEFORE {
-            self.send_with::<SHORT, F>(below, said)
+        if said.head.len() <= SHORT - BEFORE && said.len <= SHORT - BEFORE - said.head.len() {
+            self.send_short(below, said)
         } else {
-            self.send_with::<{ START + COVERED }, F>(below, said)
+            self.send_long(below, said)
         }
     }
 
-    /// Sends a message of which so many bytes hold all up to what the tag covers.
-    fn send_with<const FRONT: usize, F: Below>(
+    /// Sends a message that goes as a whole.
+    #[inline]
+    fn send_short<F: Below>(
         &mut self,
         below: &mut F,
         Said { sort, head, body, off, len }: Said<'_>,
     ) -> Result<(), NotSent> {
-        let room = if sort == Sort::Frame { self.has_room() } else { self.under_way() < self.far.window };
-        if !room {
-            return Err(NotSent::Busy);
+        let mut front = [0; SHORT];
+        let mid = BEFORE + head.len();
+        let end = mid + len;
+        front[BEFORE..mid].copy_from_slice(head);
+        if len > 0 && hmem::read(body, off, &mut front[mid..end]) != len {
+            return Err(NotSent::Fault);
         }
-        let mut front = [0; FRONT];
-        front[START..START + 4].copy_from_slice(&(sort as u32).to_le_bytes());
-        front[START + 4..BEFORE].copy_from_slice(&self.done.to_le_bytes());
+        self.send_with(below, sort, (&mut front, end), (&[], &[], 0, 0))
+    }
+
+    /// Sends a message of which the front holds all that the tag covers.
+    #[inline(never)]
+    fn send_long<F: Below>(
+        &mut self,
+        below: &mut F,
+        Said { sort, head, body, off, len }: Said<'_>,
+    ) -> Result<(), NotSent> {
+        let mut front = [0; START + COVERED];
         let of_head = head.len().min(COVERED - WORDS);
         let of_body = len.min(COVERED - WORDS - of_head);
         let (mid, end) = (BEFORE + of_head, BEFORE + of_head + of_body);
@@ -279,7 +297,23 @@ impl Channel {
         if of_body > 0 && hmem::read(body, off, &mut front[mid..end]) != of_body {
             return Err(NotSent::Fault);
         }
-        let total = WORDS + head.len() + len;
+        let rest = (&head[of_head..], body, off + of_body, len - of_body);
+        self.send_with(below, sort, (&mut front, end), rest)
+    }
+
+    /// Sends a message whose front, up to `end`, has room for what is before all messages. Behind it are part
+    /// of a head, and of a body so many bytes from there on.
+    #[inline(always)]
+    fn send_with<const FRONT: usize, F: Below>(
+        &mut self,
+        below: &mut F,
+        sort: Sort,
+        (front, end): (&mut [u8; FRONT], usize),
+        (middle, body, off, len): (&[u8], &[Span], usize, usize),
+    ) -> Result<(), NotSent> {
+        front[START..START + 4].copy_from_slice(&(sort as u32).to_le_bytes());
+        front[START + 4..BEFORE].copy_from_slice(&self.done.to_le_bytes());
+        let total = end - START + middle.len() + len;
         let header = self.keys.sealer.seal(total as u32, &front[START..end]);
         let mark = Mark { slot: self.far.slot, generation: self.far.generation, number: self.sent };
         front[..Mark::LEN].copy_from_slice(&mark.encode());
@@ -289,10 +323,10 @@ impl Channel {
             who: if is_first { self.who | FIRST } else { self.who },
             is_frame: sort == Sort::Frame,
             front: &front[..end],
-            middle: &head[of_head..],
+            middle,
             body,
-            off: off + of_body,
-            len: len - of_body,
+            off,
+            len,
         };
         match below.send(self.far.dest, &message) {
             Ok(()) => {

@@ -73,12 +73,12 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         Err(Refused::Busy)
     }
 
-    /// The bytes of the frame at hand, if it came by the fabric.
+    /// The bytes of the frame at hand from there on, if it came by the fabric.
     #[inline(always)]
-    fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
+    fn at_hand(&self, frame: &Frame, off: usize) -> Option<&[u8]> {
         let Some(Held::Fabric(_, _, came)) = self.net.inbox.held() else { return None };
         debug_assert_eq!(came.len(), BEFORE + frame.len, "the frame that was handed out last");
-        came.bytes(self.net.below.as_ref()).get(BEFORE..)
+        came.bytes(self.net.below.as_ref()).get(off.saturating_add(BEFORE)..)
     }
 
     /// Has peers access a registration no more.
@@ -266,10 +266,8 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
     }
 
     fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
-        let is_next = match of {
-            FrameSource::Next(from) => self.has_frames_of(from),
-            FrameSource::Any if self.net.sleep.is_armed() || self.net.sleep.is_vain() => false,
-            FrameSource::Any => {
+        match of {
+            FrameSource::Any if !self.net.sleep.is_armed() && !self.net.sleep.is_vain() => {
                 self.net.sleep.disarm();
                 if self.net.inbox.is_empty() {
                     self.poll_some();
@@ -277,12 +275,9 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
                 if self.net.inbox.is_empty() {
                     return PollFrame::Nothing;
                 }
-                true
             }
-            FrameSource::AnyAtHand | FrameSource::Only(_) => false,
-        };
-        if !is_next {
-            return PollFrame::Unknown;
+            FrameSource::Next(from) if self.has_frames_of(from) => {}
+            _ => return PollFrame::Unknown,
         }
         self.net.inbox.next_frame().map_or(PollFrame::Unknown, PollFrame::Frame)
     }
@@ -295,7 +290,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
         if let Some(Held::Base(held)) = self.net.inbox.held() {
             return self.net.base.read(held, off, dst);
         }
-        let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
+        let rest = self.at_hand(frame, off).unwrap_or_default();
         let n = rest.len().min(dst.len());
         dst[..n].copy_from_slice(&rest[..n]);
         n
@@ -305,13 +300,13 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
         if let Some(Held::Base(held)) = self.net.inbox.held() {
             return self.net.base.copy_out(held, off, dst, doff, len);
         }
-        let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
+        let rest = self.at_hand(frame, off).unwrap_or_default();
         let n = rest.len().min(len).min(total(dst).saturating_sub(doff));
         hmem::write(dst, doff, &rest[..n])
     }
 
     fn take(&mut self, frame: &Frame, off: usize, dst: Span, _apart: bool) -> bool {
-        let Some(bytes) = self.at_hand(frame).and_then(|bytes| bytes.get(off..)) else { return false };
+        let Some(bytes) = self.at_hand(frame, off) else { return false };
         if bytes.len() > dst.len() || hmem::write(&[dst], 0, bytes) != bytes.len() {
             return false;
         }
@@ -354,7 +349,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
 impl<B: RmaLink, F: Below> SleepLink for BelowLink<B, F> {
     fn arm(&mut self) -> bool {
         let nudged = self.net.sleep.take_nudge();
-        let armed = !self.has_something(true) && self.net.may_sleep() && !nudged;
+        let armed = !self.net.has_something(true) && self.net.may_sleep() && !nudged;
         self.net.sleep.set_armed(armed);
         if armed {
             self.net.falls_asleep();

@@ -21,7 +21,6 @@
 //! | `published` | registrations of a peer's program that are accessed without asking it |
 //! | `dealings` | memory that is lent to peers and taken back; how accesses to theirs end |
 //! | `accesses` | how they begin |
-//! | `product` | how numbers are spread in maps |
 //! | `fds` | descriptors that others own |
 
 mod accesses;
@@ -37,14 +36,12 @@ mod network;
 mod options;
 mod parts;
 mod peer;
-mod product;
 mod published;
 
 pub use fds::{Fd, is_shallow};
 pub use link::BelowLink;
 pub use network::{
-    About, Below, Buffer, Dest, Did, Keys, LENDER, Lease, Message, NotSent, Offer, Piece, Poll, RAILS,
+    About, Below, Buffer, Dest, Did, Keys, LENDER, Lease, Message, Next, NotSent, Offer, Piece, Poll, RAILS,
     RailsWith, Remote, Stop, Usage, Waits,
 };
 pub use options::BelowOptions;
-pub use product::ByProduct;

@@ -9,7 +9,7 @@ use wire::session::{Control, MOST_ADDRESS, Mark};
 use crate::channel::{Came, Sort, Spoilt, name_in, region_in};
 use crate::lent::ALL;
 use crate::net::Net;
-use crate::network::{Below, Buffer, Dest, Did, Poll};
+use crate::network::{Below, Buffer, Dest, Did, Next, Poll};
 use crate::options::BelowOptions;
 use crate::peer::Stage;
 use crate::published::MOST_SAID;
@@ -58,7 +58,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// Does what there is to do in one poll.
     #[inline(always)]
     pub(crate) fn poll_some(&mut self) {
-        self.read(false);
+        self.read_soon();
         self.net.turns.count();
         let restless = self.net.peers.has_restless() || !self.net.saying.is_empty();
         if restless {
@@ -84,9 +84,30 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         self.read(true);
     }
 
-    /// The same if `all`; else until there is something to poll, which is not to wait for another call of the
-    /// provider.
+    /// Takes what has come by the fabric until there is something to poll, and what the provider has found
+    /// with that.
     #[inline(always)]
+    fn read_soon(&mut self) {
+        let Some(below) = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed()) else { return };
+        let next = if self.net.reading.has_stashed() { Next::Other } else { below.poll_next() };
+        let is_all = match next {
+            Next::Nothing => true,
+            Next::Came(buffer, len, by) => {
+                self.came(buffer, len, by);
+                !self.net.inbox.is_empty() && self.net.below.as_ref().is_none_or(|below| !below.has_taken())
+            }
+            Next::Other => false,
+        };
+        if !is_all {
+            self.read(false);
+        } else if self.net.reading.is_waiting() {
+            self.net.with_memory(|memory| memory.post_reads());
+        }
+    }
+
+    /// Takes all that has come by the fabric if `all`; else until there is something to poll, which is not to
+    /// wait for another call of the provider.
+    #[inline(never)]
     fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
             let Some(below) = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed()) else {
@@ -185,7 +206,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// Takes the next message of a peer, which is for that.
     #[inline(always)]
     fn take(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, came: Came) {
-        if found == Ok(Sort::Frame) {
+        if let Ok(Sort::Frame) = found {
             let at = &self.net.peers[peer];
             let is_meeting = at.stage == Stage::Meeting;
             self.net.inbox.push_frame(peer, at.generation, came);
@@ -323,23 +344,6 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         self.net.finish(peer, why);
     }
 
-    /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
-    /// `once`.
-    pub(crate) fn has_something(&mut self, once: bool) -> bool {
-        // What a provider has reported before it failed is not looked at any more.
-        let has_stashed = self.net.reading.has_stashed() && !self.net.provider.has_failed();
-        if self.net.inbox.held().is_some() || !self.net.inbox.is_empty() || has_stashed {
-            return true;
-        }
-        let mut served = false;
-        for peer in self.net.peers.take_wanting() {
-            let is_served = self.net.is_served(peer);
-            served |= is_served;
-            self.net.peers.keep_wanting(peer, is_served && once);
-        }
-        served
-    }
-
     /// Does what is to be done without a caller. What comes of it is returned by a later
     /// [`FrameLink::poll`](link_api::FrameLink::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a
     /// sleeper if there is something.
@@ -351,7 +355,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         // What the connections report but once is to be reported by the next `arm`, whatever is polled
         // before.
         let nudged = !self.net.may_sleep();
-        if self.net.sleep.nudge(nudged) || self.has_something(false) {
+        if self.net.sleep.nudge(nudged) || self.net.has_something(false) {
             self.net.sleep.wake();
         }
     }

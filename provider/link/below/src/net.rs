@@ -374,11 +374,12 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     ) -> Result<bool, Refused> {
         assert!(head.len() + len <= self.provider.max_frame(), "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        if self.peers[to].dealings.has_notes() {
+        let mut at = &mut self.peers[to];
+        if at.dealings.has_notes() {
             // Before what follows from it: a frame that asks for what was not read.
             self.with_memory(|memory| memory.send_notes(to));
+            at = &mut self.peers[to];
         }
-        let at = &mut self.peers[to];
         let may = at.may_send() && !at.dealings.has_notes() && !self.reading.holds(to);
         let found = match (&mut self.below, &mut at.channel) {
             (Some(below), Some(channel)) if may => {
@@ -434,6 +435,23 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             (Stage::Idle, _) => self.base.channel(peer) != link_api::Channel::None,
             _ => true,
         }
+    }
+
+    /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
+    /// `once`.
+    pub(crate) fn has_something(&mut self, once: bool) -> bool {
+        // What a provider has reported before it failed is not looked at any more.
+        let has_stashed = self.reading.has_stashed() && !self.provider.has_failed();
+        if self.inbox.held().is_some() || !self.inbox.is_empty() || has_stashed {
+            return true;
+        }
+        let mut served = false;
+        for peer in self.peers.take_wanting() {
+            let is_served = self.is_served(peer);
+            served |= is_served;
+            self.peers.keep_wanting(peer, is_served && once);
+        }
+        served
     }
 
     /// Whether both ways wake a sleeper for what arrives.

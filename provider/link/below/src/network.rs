@@ -160,6 +160,17 @@ pub enum Did {
     Dead(String),
 }
 
+/// What has happened next, where that is what mostly happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing is known to have happened.
+    Nothing,
+    /// [`Did::Came`].
+    Came(Buffer, usize, Option<Dest>),
+    /// Anything else, or there is more to do: [`Poll::Soon`] says what.
+    Other,
+}
+
 /// A message: three parts, one behind the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
@@ -318,6 +329,18 @@ pub trait Below: Remote {
 
     /// What has happened next.
     fn poll(&mut self, how: Poll) -> Option<Did>;
+
+    /// What [`Poll::Soon`] finds, if that is nothing, or a message.
+    #[inline]
+    fn poll_next(&mut self) -> Next {
+        Next::Other
+    }
+
+    /// Whether [`Poll::Taken`] returns something.
+    #[inline]
+    fn has_taken(&self) -> bool {
+        true
+    }
 
     /// The bytes of a buffer that a message came in, which was not given back.
     fn bytes(&self, buffer: Buffer) -> &[u8];

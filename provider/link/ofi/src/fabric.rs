@@ -12,7 +12,9 @@ use wire::session::MOST_ADDRESS;
 
 use crate::places::{Receives, Sends};
 use crate::remote::{Place, Remote};
-use below::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
+use below::{
+    About, Below, Buffer, Dest, Did, Lease, Message, Next, NotSent, Piece, Poll, Stop, Usage, Waits,
+};
 
 mod open;
 
@@ -224,10 +226,12 @@ impl Below for Fabric {
         })
     }
 
+    #[inline]
     fn keeps(&self, who: u64) -> bool {
         self.sends.keeps(who)
     }
 
+    #[inline]
     fn poll(&mut self, how: Poll) -> Option<Did> {
         match how {
             Poll::Taken => return self.did.pop(),
@@ -237,6 +241,26 @@ impl Below for Fabric {
         self.next_did()
     }
 
+    #[inline]
+    fn poll_next(&mut self) -> Next {
+        self.read_soon();
+        let Some(next) = self.did.last() else {
+            if let Some(remote) = &mut self.remote {
+                remote.serve();
+            }
+            return if self.dead.is_none() { Next::Nothing } else { Next::Other };
+        };
+        let &Did::Came(buffer, len, by) = next else { return Next::Other };
+        self.did.truncate(self.did.len() - 1);
+        Next::Came(buffer, len, by)
+    }
+
+    #[inline]
+    fn has_taken(&self) -> bool {
+        !self.did.is_empty()
+    }
+
+    #[inline]
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.receives.bytes(buffer.0 as usize)
     }

@@ -1,6 +1,7 @@
 //! The registrations, and the requests that use each.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use hmem::registry::AdapterWrites;
 use hmem::{Caps, Kind, Span, registry};
@@ -8,6 +9,10 @@ use hmem::{Caps, Kind, Span, registry};
 use crate::device::{Device, Refusal, Uses, Way};
 use crate::kept::Kept;
 use crate::refused::Refused;
+
+/// Where a request waits for room, that is looked for again after this time, though no registration has
+/// ended.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// A registration.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ pub struct Registry<D: Device> {
     kept: Kept,
     refused: Refused,
     number: u64,
+    /// Until when there is taken to be no room, unless a registration ends.
+    no_room: Option<Instant>,
 }
 
 /// The number of the allocation of a device that all of this memory is in: another one has its address when
@@ -62,7 +69,7 @@ impl<D: Device> Registry<D> {
     /// stays so.
     pub fn new(device: D, on_demand: bool) -> Registry<D> {
         let (kept, refused) = (Kept::default(), Refused::default());
-        Registry { device, all: HashMap::new(), on_demand, kept, refused, number: 0 }
+        Registry { device, all: HashMap::new(), on_demand, kept, refused, number: 0, no_room: None }
     }
 
     /// The adapter.
@@ -278,12 +285,24 @@ impl<D: Device> Registry<D> {
 
     fn remove(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
         let Some(entry) = self.all.remove(&number) else { return Ok(()) };
+        self.no_room = None;
         self.device.deregister(entry.key)
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// A request waits since there was no room to register its memory.
+    pub fn note_no_room(&mut self, now: Instant) {
+        self.no_room = Some(now + AGAIN);
+    }
+
+    /// Whether there was none for another one a moment ago, and none has come since: the device, which may
+    /// pin all of the memory before it refuses, is not asked.
+    pub fn has_no_room(&self, now: Instant) -> bool {
+        self.no_room.is_some_and(|until| now < until)
     }
 
     /// Whether requests of this side use some.

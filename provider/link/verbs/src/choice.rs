@@ -22,7 +22,7 @@ use crate::rails::Rails;
 use crate::receives::{CHUNK, Receives};
 use crate::registered::Adapter;
 use crate::sends::Sends;
-use crate::state::{Found, Objects, Route, Sizes, Verbs};
+use crate::state::{Found, MOST_INLINE, Objects, Route, Sizes, Verbs};
 use crate::windows::{self, Windows};
 
 mod asked;
@@ -41,8 +41,9 @@ const DEVICES: &str = "/sys/class/infiniband";
 const MESSAGE: usize = 64 << 10;
 /// Places that long messages are sent from.
 const SENDS: usize = 32;
-/// Slots for the sends of a queue pair.
-const SEND_WR: u32 = 64;
+/// Slots for the sends of a queue pair: drivers have room for a power of two, of which soft RoCE's uses one
+/// less.
+const SEND_WR: u32 = 63;
 /// Most places that messages are received into: those of the shared queue, and those of all queue pairs.
 const SHARED: usize = 256;
 const OWN: usize = 4096;
@@ -50,8 +51,8 @@ const OWN: usize = 4096;
 const WINDOW: u32 = 32;
 /// Most completions, where the device has so many.
 const ENTRIES: u32 = 8192;
-/// Completions taken in one go.
-const BATCH: usize = 16;
+/// Completions taken in one go: as many as it takes to know that half of the receives are in use.
+const BATCH: usize = SHARED / 2;
 /// Fewest completions: those of one peer.
 const LEAST: u32 = 48;
 /// Most reads under way by a queue pair, each way.
@@ -61,7 +62,7 @@ const ACCESS: usize = 1 << 30;
 /// The vendor that soft RoCE (rxe) says it has.
 const SOFT_ROCE: u32 = 0xff_ffff;
 /// Inline sizes that are tried.
-const INLINE: [u32; 7] = [512, 256, 128, 64, 32, 16, 0];
+const INLINE: [u32; 7] = [MOST_INLINE as u32, 256, 128, 64, 32, 16, 0];
 
 /// What is to be used: where nothing is said, a port that is active, with the address of the endpoint, or a
 /// GID that is routed; of several the nearest one.
@@ -357,10 +358,10 @@ fn open_port(context: &Context, route: Route, options: &Options, is_rail: bool) 
         Some(_) => init.max_wr as usize / CHUNK * CHUNK,
         None => half.min(OWN) / CHUNK * CHUNK,
     };
-    let mut receives = Receives::new(&pd, srq, MESSAGE, places);
-    let window = if receives.srq().is_some() { WINDOW.min(places as u32) } else { CHUNK as u32 };
+    let window = if srq.is_some() { WINDOW.min(places as u32) } else { CHUNK as u32 };
+    let mut receives = Receives::new(&pd, srq, MESSAGE, (window as usize, places));
     if receives.srq().is_some() {
-        receives.grow()?;
+        receives.begin()?;
     }
     let sends = Sends::new(&pd, if is_rail { 0 } else { SENDS }, MESSAGE)?;
     let send_wr = SEND_WR.min(most(attributes.max_qp_wr)).min(entries / 4);

@@ -1,6 +1,6 @@
 //! What is done with completions, and with events of the device.
 
-use below::{Below as _, Buffer, Dest, Did};
+use below::{Below as _, Buffer, Dest, Did, Next};
 use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
@@ -13,20 +13,21 @@ use crate::state::{CALLS, EVENTS, Objects, Verbs};
 use crate::status::{is_own_memory, text};
 use crate::used::{Used, end_request};
 
-/// A message that has come: the place that it is in, its length, and the queue pair that it came by; `None`:
-/// that is gone.
+/// So many completions at once may be half of the receives.
+const MANY: usize = 16;
+
+/// A message that has come: the place that it is in, its length, and the queue pair that it came by, which is
+/// none that a peer has where that is gone.
 struct Message {
     place: u32,
     len: usize,
-    by: Option<u32>,
+    by: Dest,
 }
 
-impl From<Message> for Did {
-    #[inline]
-    fn from(Message { place, len, by }: Message) -> Did {
-        // One of a queue pair that is gone is no peer's.
-        Did::Came(Buffer(place), len, Some(Dest(by.map_or(u64::MAX, u64::from))))
-    }
+/// Whether a completion is that of a receive, with a message in its place.
+#[inline(always)]
+fn is_message(wc: &ibv_wc) -> bool {
+    wc.wr_id & RECEIVE != 0 && wc.status == ibv::IBV_WC_SUCCESS && wc.opcode != ibv::IBV_WC_RECV_RDMA_WITH_IMM
 }
 
 /// Whether what connects a queue pair uses it.
@@ -37,38 +38,66 @@ fn is_calling(manager: &Option<Manager>, number: u32) -> bool {
 impl Verbs {
     /// Takes completions off the queue; how many there were.
     pub(crate) fn read(&mut self) -> usize {
-        let n = self.take_completions();
-        for at in 0..n {
-            let wc = self.found.0[at];
-            self.completed(&wc).into_iter().for_each(|came| self.did.push_back(came.into()));
+        if self.objects.pairs.has_closing() && self.may_close() {
+            self.see_to_closing();
         }
+        let n = self.take_completions();
+        self.take(n);
         n + self.read_others(n)
     }
 
-    /// As [`Verbs::read`], to be called while `did` is empty; returns the first report. A first report that
-    /// is a message is returned without being put into `did`.
+    /// [`Below::poll_next`](below::Below::poll_next). A message whose completion is alone in the queue is
+    /// found by one call, and is in no list.
     #[inline(always)]
-    pub(crate) fn read_next(&mut self) -> Option<Did> {
-        let (n, mut first) = (self.take_completions(), None);
+    pub(crate) fn read_next(&mut self) -> Next {
+        if !self.did.is_empty() || self.has_chores() {
+            return Next::Other;
+        }
+        let n = self.take_completions();
+        if n == 0 {
+            return self.found_none();
+        }
+        let wc = self.found.0[0];
+        if n == 1 && is_message(&wc) {
+            let Message { place, len, by } = self.message(&wc);
+            return Next::Came(Buffer(place), len, Some(by));
+        }
+        self.take(n);
+        self.found_none()
+    }
+
+    /// Nothing has happened, unless there is something to report.
+    #[inline(always)]
+    fn found_none(&self) -> Next {
+        if self.did.is_empty() && self.dead.is_none() { Next::Nothing } else { Next::Other }
+    }
+
+    /// Whether a poll has more to do than to take completions of peers' messages and of requests to them.
+    #[inline(always)]
+    fn has_chores(&self) -> bool {
+        let Objects { pairs, manager, .. } = &*self.objects;
+        pairs.has_closing() || manager.as_ref().is_some_and(Manager::is_pending) || !self.rails.is_empty()
+    }
+
+    /// Does what follows from the completions that were taken last.
+    #[inline(never)]
+    fn take(&mut self, n: usize) {
         for at in 0..n {
             let wc = self.found.0[at];
-            let Some(came) = self.completed(&wc) else { continue };
-            if first.is_none() && self.did.is_empty() {
-                first = Some(came);
+            if is_message(&wc) {
+                let Message { place, len, by } = self.message(&wc);
+                self.did.push_back(Did::Came(Buffer(place), len, Some(by)));
+            } else if wc.wr_id & RECEIVE != 0 {
+                self.received_none(&wc, wc.wr_id as u32);
             } else {
-                self.did.push_back(came.into());
+                self.over(&wc);
             }
         }
-        self.read_others(n);
-        first.map_or_else(|| self.did.pop_front(), |came| Some(came.into()))
     }
 
     /// Takes completions off the queue, and nothing else of them; how many there are.
     #[inline(always)]
     fn take_completions(&mut self) -> usize {
-        if self.objects.pairs.has_closing() && self.may_close() {
-            self.see_to_closing();
-        }
         let n = match self.objects.cq.poll(&mut self.found.0) {
             Ok(n) => n,
             Err(e) => {
@@ -76,6 +105,9 @@ impl Verbs {
                 return 0;
             }
         };
+        if n >= MANY {
+            self.note_many(n);
+        }
         self.idle = if n == 0 { self.idle + 1 } else { 0 };
         if self.idle == EVENTS {
             self.idle = 0;
@@ -84,8 +116,15 @@ impl Verbs {
         n
     }
 
+    /// Many completions have come at once: how many of them are receives says whether there are too few.
+    #[cold]
+    fn note_many(&mut self, n: usize) {
+        let came = self.found.0[..n].iter().filter(|wc| wc.wr_id & RECEIVE != 0).count();
+        let Objects { receives, pairs, seconds, .. } = &mut *self.objects;
+        receives.note_came(came, pairs.len().saturating_sub(seconds.len()));
+    }
+
     /// Takes what is in no completion of this queue, which had `n` of them; how much there was.
-    #[inline(always)]
     fn read_others(&mut self, n: usize) -> usize {
         let asks = n == 0 && self.objects.manager.as_ref().is_some_and(Manager::is_pending);
         if self.dead.is_some() {
@@ -118,16 +157,6 @@ impl Verbs {
                 }
             }
         }
-    }
-
-    /// What a completion reports, if that is a message.
-    #[inline(always)]
-    fn completed(&mut self, wc: &ibv_wc) -> Option<Message> {
-        if wc.wr_id & RECEIVE != 0 {
-            return self.received(wc, wc.wr_id as u32);
-        }
-        self.over(wc);
-        None
     }
 
     /// A request is over.
@@ -173,24 +202,31 @@ impl Verbs {
         }
     }
 
-    /// A receive is over, with a message or with an error.
+    /// The message of a completion that is of one.
     #[inline(always)]
-    fn received(&mut self, wc: &ibv_wc, place: u32) -> Option<Message> {
-        let objects = &mut *self.objects;
-        if let Some(pair) = objects.receives.owner(place).and_then(|number| objects.pairs.get_mut(number)) {
-            pair.receives = pair.receives.saturating_sub(1);
+    fn message(&mut self, wc: &ibv_wc) -> Message {
+        let place = wc.wr_id as u32;
+        self.note_received(place);
+        let by = self.objects.pairs.of_qpn(wc.qp_num).map_or(u64::MAX, u64::from);
+        Message { place, len: (wc.byte_len as usize).min(self.sizes.most), by: Dest(by) }
+    }
+
+    /// A receive is over, which its queue pair has no more, if it is of one.
+    #[inline(always)]
+    fn note_received(&mut self, place: u32) {
+        let Objects { receives, pairs, .. } = &mut *self.objects;
+        if receives.srq().is_none() {
+            match receives.owner(place).and_then(|number| pairs.get_mut(number)) {
+                Some(pair) => pair.receives = pair.receives.saturating_sub(1),
+                None => receives.note_late(place),
+            }
         }
-        if wc.status == ibv::IBV_WC_SUCCESS && wc.opcode != ibv::IBV_WC_RECV_RDMA_WITH_IMM {
-            let len = (wc.byte_len as usize).min(self.sizes.most);
-            return Some(Message { place, len, by: objects.pairs.of_qpn(wc.qp_num) });
-        }
-        self.received_none(wc, place);
-        None
     }
 
     /// A receive is over, without a message.
     #[cold]
     fn received_none(&mut self, wc: &ibv_wc, place: u32) {
+        self.note_received(place);
         if wc.status == ibv::IBV_WC_SUCCESS {
             return self.written(wc, place);
         }
@@ -201,7 +237,22 @@ impl Verbs {
             self.fail(number, None, text(wc.status));
         }
         // To the shared queue; a queue pair in error takes none.
-        self.objects.receives.give_back(place, None);
+        if !self.objects.receives.give_back_shared(place) {
+            self.objects.receives.give_back_own(place, None);
+        }
+    }
+
+    /// A place that is not of a shared queue has no message any more.
+    #[inline(never)]
+    pub(crate) fn give_back_own(&mut self, place: u32) {
+        let Objects { receives, pairs, .. } = &mut *self.objects;
+        let pair = receives.owner(place).and_then(|number| pairs.get_mut(number));
+        match pair.filter(|pair| pair.state.is_open()) {
+            Some(pair) => pair.receives += u32::from(receives.give_back_own(place, Some(&pair.qp))),
+            None => {
+                receives.give_back_own(place, None);
+            }
+        }
     }
 
     /// A peer has written with data, which has taken a receive, and left its place as it was.

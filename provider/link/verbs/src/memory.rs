@@ -55,6 +55,7 @@ impl Memory {
     }
 
     /// Where a place is.
+    #[inline]
     fn place(&self, at: usize) -> *mut u8 {
         assert!(at < self.n, "a place that there is");
         // SAFETY: inside of the memory, as just checked.
@@ -62,6 +63,7 @@ impl Memory {
     }
 
     /// The first bytes of a place, for a request.
+    #[inline]
     pub(crate) fn sge(&self, at: usize, len: usize) -> ibv_sge {
         assert!(len <= self.each, "no more bytes than the place has");
         let lkey = self.mr.as_ref().map_or(0, Mr::lkey);
@@ -92,11 +94,13 @@ impl Memory {
     }
 
     /// All bytes of a place, for a request.
+    #[inline]
     pub(crate) fn whole(&self, at: usize) -> ibv_sge {
         self.sge(at, self.each)
     }
 
     /// The bytes of a place that is this side's.
+    #[inline]
     pub(crate) fn bytes(&self, at: usize) -> &[u8] {
         // SAFETY: so many bytes of this memory, which the device has written and does not write now: the
         // caller has no request with the place.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 
 use below::{
-    About, Below, Buffer, Dest, Did, Keys, Lease, Message, NotSent, Offer, Piece, Poll, RailsWith, Remote,
-    Stop, Usage, Waits,
+    About, Below, Buffer, Dest, Did, Keys, Lease, Message, Next, NotSent, Offer, Piece, Poll, RailsWith,
+    Remote, Stop, Usage, Waits,
 };
 use hmem::{Kind, Span};
 use link_api::Way;
@@ -18,7 +18,6 @@ use crate::joining::manager::Manager;
 use crate::joining::{Joining, Managed};
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::rails::first_of;
-use crate::receives::CHUNK;
 use crate::registered::{reaches, ways};
 use crate::remote::Accesses;
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
@@ -28,14 +27,13 @@ use crate::used::{Used, end_registration, end_request};
 const RNR_RETRIES: u8 = 7;
 /// The code of 0.16 ms, after which that is.
 const RNR_TIMER: u8 = 8;
-/// Places for each peer that is met, in the shared receive queue.
-const EACH_PEER: usize = 32;
+
 impl Verbs {
     /// A queue pair, to which receives may be posted.
     fn make_pair(objects: &mut Objects, route: &Route, sizes: Sizes, number: u32) -> Result<Pair, String> {
         let Objects { receives, cq, pd, .. } = objects;
         let text = |e: rdma_sys::Error| e.to_string();
-        let qp = Qp::new(pd, cq, cq, receives.srq(), sizes.init()).map_err(text)?;
+        let qp = Qp::new(pd, cq, cq, receives.srq(), sizes.init_of(number)).map_err(text)?;
         let remote = Access::REMOTE_READ.and(Access::REMOTE_WRITE);
         let access = match (sizes.access > 0, sizes.atomics) {
             (false, _) => Access::LOCAL_READ,
@@ -88,13 +86,11 @@ impl Verbs {
         if !self.reserve(2 * self.half - 3 * self.eighth()) {
             return Err("its completion queue has no room for another peer".into());
         }
-        let Verbs { objects, route, sizes, .. } = self;
-        // The receives of the peers that are known are enough for this one, too, if there are no more.
-        if objects.receives.srq().is_some() {
-            let receiving = objects.pairs.len().saturating_sub(objects.seconds.len());
-            let enough = CHUNK + (receiving + 1) * EACH_PEER;
-            while objects.receives.len() < enough && objects.receives.grow().is_ok() {}
+        if self.objects.receives.has_late() {
+            while self.dead.is_none() && self.read() > 0 {}
+            self.objects.receives.note_read();
         }
+        let Verbs { objects, route, sizes, .. } = self;
         let mut pairs = std::mem::take(&mut objects.pairs);
         let made = pairs.add(|number| Verbs::make_pair(objects, route, *sizes, number));
         objects.pairs = pairs;
@@ -433,14 +429,16 @@ impl Below for Verbs {
         self.objects.sends.keeps(who)
     }
 
-    #[inline(always)]
     fn poll(&mut self, how: Poll) -> Option<Did> {
         if let Some(did) = self.did.pop_front() {
             return Some(did);
         }
         let next = match how {
             Poll::Taken => return None,
-            Poll::Soon => self.read_next(),
+            Poll::Soon => {
+                self.read();
+                self.did.pop_front()
+            }
             Poll::All => {
                 while self.dead.is_none() && self.read() > 0 && self.did.is_empty() {}
                 self.did.pop_front()
@@ -450,20 +448,24 @@ impl Below for Verbs {
     }
 
     #[inline(always)]
+    fn poll_next(&mut self) -> Next {
+        self.read_next()
+    }
+
+    #[inline(always)]
+    fn has_taken(&self) -> bool {
+        !self.did.is_empty()
+    }
+
+    #[inline(always)]
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.objects.receives.bytes(buffer.0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&mut self, buffer: Buffer) {
-        let Objects { receives, pairs, .. } = &mut *self.objects;
-        let owner = receives.owner(buffer.0);
-        let pair = owner.and_then(|number| pairs.get_mut(number));
-        match pair.filter(|pair| pair.state.is_open()) {
-            Some(pair) => pair.receives += u32::from(receives.give_back(buffer.0, Some(&pair.qp))),
-            None => {
-                receives.give_back(buffer.0, None);
-            }
+        if !self.objects.receives.give_back_shared(buffer.0) {
+            self.give_back_own(buffer.0);
         }
     }
 

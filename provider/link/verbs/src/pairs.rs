@@ -1,10 +1,9 @@
 //! The queue pairs of all peers, by number.
 
-use std::collections::HashMap;
-
-use below::ByProduct;
+mod numbers;
 
 use crate::pair::Pair;
+use crate::pairs::numbers::Numbers;
 
 /// A number, and which of those that had it.
 #[derive(Debug, Default)]
@@ -54,7 +53,7 @@ impl Unused {
 pub(crate) struct Pairs {
     slots: Vec<Slot>,
     unused: Unused,
-    by_qpn: HashMap<u32, u32, ByProduct>,
+    by_qpn: Numbers,
     /// Those that are closed, and not destroyed yet.
     closing: Vec<u32>,
 }
@@ -108,7 +107,7 @@ impl Pairs {
     /// The number of the pair whose queue pair has this one.
     #[inline]
     pub(crate) fn of_qpn(&self, qpn: u32) -> Option<u32> {
-        self.by_qpn.get(&qpn).copied()
+        self.by_qpn.get(qpn)
     }
 
     /// What ids of a pair's requests have above the number of the request.
@@ -180,7 +179,7 @@ impl Pairs {
         let slot = self.slots.get_mut(number as usize)?;
         let pair = slot.pair.take()?;
         slot.generation = (slot.generation + 1) & GENERATIONS;
-        self.by_qpn.remove(&pair.qp.number());
+        self.by_qpn.remove(pair.qp.number());
         Some(pair)
     }
 }

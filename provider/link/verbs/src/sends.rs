@@ -5,10 +5,17 @@ use rdma_sys::{Pd, ibv_sge};
 
 use crate::memory::Memory;
 
+/// Places that are registered together: once, and again where all are in use.
+const CHUNK: usize = 8;
+
 /// The places, and which message each has.
 #[derive(Debug)]
 pub(crate) struct Sends {
-    memory: Memory,
+    chunks: Vec<Memory>,
+    pd: Pd,
+    each: usize,
+    /// Most places.
+    most: usize,
     /// Places that no request has; the last one is used next.
     free: Vec<usize>,
     /// By place, of a frame that the device has: its [`Message::who`].
@@ -17,19 +24,47 @@ pub(crate) struct Sends {
 }
 
 impl Sends {
-    pub(crate) fn new(pd: &Pd, n: usize, each: usize) -> Result<Sends, String> {
-        let memory = Memory::new(pd, n, each)?;
-        Ok(Sends { memory, free: (0..n).rev().collect(), kept: vec![None; n], keeps: 0 })
+    /// At most so many places, of which some are there from now on.
+    pub(crate) fn new(pd: &Pd, most: usize, each: usize) -> Result<Sends, String> {
+        let (chunks, free, kept) = Default::default();
+        let mut sends = Sends { chunks, pd: pd.clone(), each, most, free, kept, keeps: 0 };
+        if most > 0 {
+            sends.grow()?;
+        }
+        Ok(sends)
+    }
+
+    /// More places, of which none is in use.
+    fn grow(&mut self) -> Result<(), String> {
+        self.chunks.push(Memory::new(&self.pd, CHUNK, self.each)?);
+        let n = self.kept.len();
+        self.free.extend((n..n + CHUNK).rev());
+        self.kept.resize(n + CHUNK, None);
+        Ok(())
+    }
+
+    /// A place that is free; all were in use before.
+    #[cold]
+    fn another(&mut self) -> Result<usize, NotSent> {
+        if self.kept.len() + CHUNK > self.most {
+            return Err(NotSent::Busy);
+        }
+        if let Err(why) = self.grow() {
+            log::debug!("long messages are sent from {} places: {why}", self.kept.len());
+            self.most = self.kept.len();
+        }
+        self.free.last().copied().ok_or(NotSent::Busy)
     }
 
     /// Copies a message to a place, which [`Sends::take`] takes once it is posted.
     pub(crate) fn fill(&mut self, message: &Message<'_>) -> Result<(usize, ibv_sge), NotSent> {
-        let &place = self.free.last().ok_or(NotSent::Busy)?;
+        let place = self.free.last().copied().map_or_else(|| self.another(), Ok)?;
+        let (memory, at) = (&mut self.chunks[place / CHUNK], place % CHUNK);
         let total = message.total();
-        if !message.copy_to(&mut self.memory.bytes_mut(place)[..total]) {
+        if !message.copy_to(&mut memory.bytes_mut(at)[..total]) {
             return Err(NotSent::Fault);
         }
-        Ok((place, self.memory.sge(place, total)))
+        Ok((place, memory.sge(at, total)))
     }
 
     /// The place that was filled last is the device's.

@@ -56,7 +56,7 @@ pub(crate) struct Sizes {
     pub(crate) most: usize,
     /// How many messages of one peer there is room for.
     pub(crate) window: u32,
-    /// Slots of a queue pair for sends, and for receives where it has its own.
+    /// Slots of a queue pair for sends, and for receives where it has its own. See [`Sizes::init_of`].
     pub(crate) send_wr: u32,
     pub(crate) recv_wr: u32,
     /// The inline size that the device grants.
@@ -83,7 +83,24 @@ impl fmt::Debug for Found {
     }
 }
 
+/// So many peers have queue pairs with all slots for sends, and the peers that come when there are so many
+/// half of them, with fewer bytes inline: what slots take is most of what a peer does.
+const WITH_ALL: u32 = 8;
+/// Half of the slots are no fewer than this.
+const FEWEST: u32 = 31;
+/// A slot of soft RoCE's with so many bytes inline takes 512.
+const FEWER_INLINE: u32 = 304;
+
 impl Sizes {
+    /// How a queue pair with this number is made.
+    pub(crate) fn init_of(&self, number: u32) -> QpInit {
+        let init = self.init();
+        if number < WITH_ALL || self.send_wr / 2 < FEWEST {
+            return init;
+        }
+        QpInit { max_send_wr: self.send_wr / 2, max_inline: self.inline.min(FEWER_INLINE), ..init }
+    }
+
     /// How a queue pair is made.
     pub(crate) fn init(&self) -> QpInit {
         QpInit {

@@ -141,6 +141,7 @@ impl Cq {
 
     /// Takes completions from the queue into the front of `wcs`, and says how many; 0: there is none. Of one
     /// with an error, the id and the status alone mean anything (ibv_poll_cq(3)). EIO if the driver refuses.
+    #[inline]
     pub fn poll(&self, wcs: &mut [ibv_wc]) -> Result<usize, Error> {
         let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
         // SAFETY: a queue of this library, and room for that many.

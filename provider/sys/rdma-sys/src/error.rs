@@ -27,10 +27,14 @@ impl Error {
 
     /// What a call returned: 0, an errno, or (of some drivers) a negative one or -1 with errno set.
     pub(crate) fn check(call: &'static str, code: c_int) -> Result<(), Error> {
+        if code == 0 { Ok(()) } else { Err(Error::of(call, code)) }
+    }
+
+    /// The same of a call that has failed: what it returned is not 0.
+    pub(crate) fn of(call: &'static str, code: c_int) -> Error {
         match code {
-            0 => Ok(()),
-            -1 => Err(Error::last(call)),
-            code => Err(Error::Refused { call, errno: code.saturating_abs() }),
+            -1 => Error::last(call),
+            code => Error::Refused { call, errno: code.saturating_abs() },
         }
     }
 

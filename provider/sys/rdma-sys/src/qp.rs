@@ -304,16 +304,16 @@ impl Qp {
     /// The list and its pieces are readable. Until the completion of a request (or of a later one of this
     /// queue pair that has one) its memory is registered, and as the operation needs it: the source is not
     /// written, what is written is unused by others. With IBV_SEND_INLINE only until the call returns.
+    #[inline]
     pub unsafe fn post_send(&self, first: &mut ibv_send_wr) -> Result<(), (usize, Error)> {
         let mut bad = null_mut();
         let first: *mut ibv_send_wr = first;
         // SAFETY: a queue pair of this library; the caller's promise.
-        let code = unsafe { (self.send)(self.raw.as_ptr(), first, &raw mut bad) };
-        Error::check("ibv_post_send", code).map_err(|error| {
-            // SAFETY: the caller's list, which ends in null.
-            let list = core::iter::successors(Some(first), |wr| Some(unsafe { (**wr).next }));
-            (list.take_while(|wr| !wr.is_null() && *wr != bad).count(), error)
-        })
+        match unsafe { (self.send)(self.raw.as_ptr(), first, &raw mut bad) } {
+            0 => Ok(()),
+            // SAFETY: the caller's list, which the call has not changed, and where it stopped.
+            code => Err(unsafe { not_posted(code, first, bad) }),
+        }
     }
 
     /// Posts one receive, whose completion has `id`. Of most drivers ENOMEM where the queue has no room. Not
@@ -335,6 +335,18 @@ impl Qp {
         // SAFETY: a queue pair of this library.
         query.is_some_and(|query| unsafe { query(self.raw.as_ptr(), crate::IBV_WR_RDMA_WRITE, 0) } == 1)
     }
+}
+
+/// How many of a list of requests were taken, of which `bad` was not, and why.
+///
+/// # Safety
+/// The list is readable, and ends in null.
+#[cold]
+unsafe fn not_posted(code: c_int, first: *mut ibv_send_wr, bad: *mut ibv_send_wr) -> (usize, Error) {
+    // SAFETY: the caller's promise.
+    let list = core::iter::successors(Some(first), |wr| Some(unsafe { (**wr).next }));
+    let taken = list.take_while(|wr| !wr.is_null() && *wr != bad).count();
+    (taken, Error::of("ibv_post_send", code))
 }
 
 impl fmt::Debug for Qp {

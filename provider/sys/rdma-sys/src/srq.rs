@@ -89,21 +89,24 @@ impl Srq {
     ///
     /// # Safety
     /// As for [`Srq::post`], of each.
-    pub unsafe fn post_list<const N: usize>(&self, receives: &[(u64, ibv_sge)]) -> usize {
-        let mut list = [ibv_recv_wr::default(); N];
-        let n = receives.len().min(N);
+    #[inline]
+    pub unsafe fn post_list<const N: usize>(&self, receives: impl Iterator<Item = (u64, ibv_sge)>) -> usize {
+        let (mut list, mut pieces) = ([ibv_recv_wr::default(); N], [ibv_sge::default(); N]);
+        let (first, piece, mut n) = (list.as_mut_ptr(), pieces.as_mut_ptr(), 0);
+        for (wr_id, one) in receives.take(N) {
+            // SAFETY: `n` is less than what both have; what is next is at most their end.
+            unsafe {
+                let (next, sg_list) = (first.add(n + 1), piece.add(n));
+                sg_list.write(one);
+                first.add(n).write(ibv_recv_wr { wr_id, next, sg_list, num_sge: 1 });
+            }
+            n += 1;
+        }
         if n == 0 {
             return 0;
         }
-        let first = list.as_mut_ptr();
-        for (at, (id, piece)) in receives[..n].iter().enumerate() {
-            // SAFETY: `n` is no more than the list has.
-            unsafe {
-                let next = if at + 1 < n { first.add(at + 1) } else { null_mut() };
-                let sg_list = core::ptr::from_ref(piece).cast_mut();
-                first.add(at).write(ibv_recv_wr { wr_id: *id, next, sg_list, num_sge: 1 });
-            }
-        }
+        // SAFETY: the last one that was written.
+        unsafe { (*first.add(n - 1)).next = null_mut() };
         let mut bad = null_mut();
         // SAFETY: a queue of this library, and a list that ends in null, which is read during the call alone.
         match unsafe { (self.0.post)(self.raw(), first, &raw mut bad) } {

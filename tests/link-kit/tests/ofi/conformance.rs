@@ -42,6 +42,28 @@ mod hasty {
     link_kit::conform! { hasty(); frames polls ends sleep threads }
 }
 
+/// A fabric that finds a message by one call, and what has happened after it.
+mod finds {
+    use super::{Fake, FakeNet, OfiHarness};
+
+    fn finds(many: usize) -> OfiHarness<Fake> {
+        let net = FakeNet::default();
+        OfiHarness::new(move || {
+            let mut fake = net.open();
+            fake.finds = many;
+            Ok(fake)
+        })
+    }
+
+    link_kit::conform! { finds(1); frames polls peers ends returns hostile sleep threads frames_only }
+
+    mod some_at_once {
+        use super::finds;
+
+        link_kit::conform! { finds(3); frames polls peers ends returns hostile sleep threads frames_only }
+    }
+}
+
 /// A fabric by which memory is read.
 mod reads {
     use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use below::{
-    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Remote, Stop, Usage, Waits,
+    About, Below, Buffer, Dest, Did, Lease, Message, Next, NotSent, Piece, Poll, Remote, Stop, Usage, Waits,
 };
 use hmem::{Kind, Span};
 use link_api::Way;
@@ -181,6 +181,8 @@ impl FakeNet {
             staying: VecDeque::new(),
             stingy: false,
             hasty: false,
+            finds: 0,
+            taken: VecDeque::new(),
             noisy: false,
             reads: false,
             writes: false,
@@ -225,6 +227,10 @@ pub struct Fake {
     pub stingy: bool,
     /// [`Poll::Soon`] reports nothing in two of three calls.
     pub hasty: bool,
+    /// [`Below::poll_next`] finds messages, and takes so many reports at once; 0: it finds none.
+    pub finds: usize,
+    /// Reports that were taken with a message.
+    taken: VecDeque<Did>,
     /// Its descriptor stays readable, whatever was taken.
     pub noisy: bool,
     /// Memory can be read without its owner.
@@ -255,6 +261,14 @@ impl Fake {
         inbox.messages.insert(at, bytes);
         let _ = inbox.bell.write(&[1]);
         true
+    }
+
+    /// A message has come, before all others that are not taken.
+    #[allow(dead_code)]
+    pub fn comes_first(&self, bytes: Vec<u8>) {
+        if let Some(inbox) = self.net.lock().inboxes.get_mut(&self.own) {
+            inbox.messages.insert(0, bytes);
+        }
     }
 }
 
@@ -327,6 +341,9 @@ impl Below for Fake {
     }
 
     fn poll(&mut self, how: Poll) -> Option<Did> {
+        if let Some(did) = self.taken.pop_front() {
+            return Some(did);
+        }
         if how == Poll::Taken {
             return None;
         }
@@ -366,6 +383,30 @@ impl Below for Fake {
         Some(Did::Came(Buffer(at), len, None))
     }
 
+    fn poll_next(&mut self) -> Next {
+        if self.finds == 0 || !self.taken.is_empty() {
+            return Next::Other;
+        }
+        match self.poll(Poll::All) {
+            None => Next::Nothing,
+            Some(Did::Came(buffer, len, by)) => {
+                // In a list of its own, since `poll` returns what is in the other one.
+                let mut taken = VecDeque::new();
+                taken.extend((1..self.finds).map_while(|_| self.poll(Poll::All)));
+                self.taken = taken;
+                Next::Came(buffer, len, by)
+            }
+            Some(did) => {
+                self.taken.push_back(did);
+                Next::Other
+            }
+        }
+    }
+
+    fn has_taken(&self) -> bool {
+        self.finds == 0 || !self.taken.is_empty()
+    }
+
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         &self.buffers[buffer.0 as usize]
     }
@@ -378,7 +419,7 @@ impl Below for Fake {
 
     fn try_wait(&mut self) -> bool {
         // No descriptor shows the end of a read, nor of what has not left.
-        if !self.staying.is_empty() {
+        if !self.staying.is_empty() || !self.taken.is_empty() {
             return false;
         }
         if self.net.lock().flights.iter().any(|flight| flight.by == self.own) {

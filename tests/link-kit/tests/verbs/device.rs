@@ -61,12 +61,21 @@ pub fn moved(device: usize, port: u8) -> u64 {
     moved(device, port)
 }
 
-/// Calls of rdma_connect do not return.
-pub fn hold_connects(are_held: bool) {
-    let symbol = stand_in().symbol("stand_in_verbs_hold_connects");
-    // SAFETY: that function's type.
+fn hold(function: &str, are_held: bool) {
+    let symbol = stand_in().symbol(function);
+    // SAFETY: the type of those that are named here.
     let set: extern "C" fn(bool) = unsafe { std::mem::transmute(symbol) };
     set(are_held);
+}
+
+/// Calls of rdma_connect do not return.
+pub fn hold_connects(are_held: bool) {
+    hold("stand_in_verbs_hold_connects", are_held);
+}
+
+/// Nor does rdma_destroy_id of a connection that is requested, and not answered.
+pub fn hold_ends(are_held: bool) {
+    hold("stand_in_verbs_hold_ends", are_held);
 }
 
 pub fn open() -> Verbs {

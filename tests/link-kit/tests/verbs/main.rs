@@ -23,6 +23,7 @@ mod device;
 mod faults;
 mod idle;
 mod iwarp;
+mod iwarp_ends;
 #[allow(dead_code, reason = "a check of memory of devices")]
 mod lone;
 mod on_demand;
@@ -30,3 +31,4 @@ mod once;
 mod pinned;
 mod rails;
 mod rma;
+mod tcp_alone;

@@ -253,6 +253,12 @@ pub unsafe extern "C" fn rdma_create_id(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut cm::rdma_cm_id) -> c_int {
+    let _ = enter("rdma_destroy_id");
+    let is_unanswered =
+        || lock().manager.ids.get(&(id as usize)).is_some_and(|id| matches!(id.stage, Stage::Calls(_)));
+    while ENDS_ARE_HELD.load(Ordering::Acquire) && is_unanswered() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let mut state = lock();
     let Some(old) = state.manager.ids.remove(&(id as usize)) else { return done(Err(libc::EINVAL)) };
     state.manager.channels.values_mut().for_each(|c| c.events.retain(|event| event.id != id as usize));
@@ -357,6 +363,13 @@ unsafe fn said(param: *const cm::rdma_conn_param) -> (Vec<u8>, u32) {
 }
 
 static ARE_HELD: AtomicBool = AtomicBool::new(false);
+static ENDS_ARE_HELD: AtomicBool = AtomicBool::new(false);
+
+/// Whether rdma_destroy_id of a connection that is requested waits for the answer, as that of soft iWARP does.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_hold_ends(are_held: bool) {
+    ENDS_ARE_HELD.store(are_held, Ordering::Release);
+}
 
 /// Whether rdma_connect goes on, or waits, as that of soft iWARP does for TCP.
 #[unsafe(no_mangle)]

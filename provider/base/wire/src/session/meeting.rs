@@ -182,6 +182,12 @@ impl Control {
         front.starts_with(&MAGIC)
     }
 
+    /// Whether such a front is of an announce, in whatever version: its sender waits for what the other end
+    /// says of the fabric.
+    pub fn awaits_answer(front: &[u8]) -> bool {
+        Control::is_one(front) && front.get(8) == Some(&1)
+    }
+
     /// What these bytes say; `None` if they make no sense.
     pub fn decode(b: &[u8]) -> Option<Control> {
         if !Control::is_one(b) || b.len() < SHORT {
@@ -241,6 +247,7 @@ impl Mark {
     pub const LEN: usize = 12;
 
     /// Its bytes.
+    #[inline]
     pub fn encode(&self) -> [u8; Mark::LEN] {
         let mut out = [0; Mark::LEN];
         out[..4].copy_from_slice(&self.slot.to_le_bytes());
@@ -250,6 +257,7 @@ impl Mark {
     }
 
     /// What these bytes say.
+    #[inline]
     pub fn decode(b: &[u8; Mark::LEN]) -> Mark {
         let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         Mark { slot: word(0), generation: word(4), number: word(8) }

@@ -49,14 +49,14 @@ impl Counter {
     }
 
     /// The tag of the next record, or of one of those behind it; `what`: [`what`] of it.
-    #[inline]
+    #[inline(always)]
     fn tag(&self, ahead: u64, what: u64, front: &[u8]) -> u64 {
         if self.secret { self.mac(ahead, what, front) } else { self.sum(ahead, what, front) }
     }
 
     /// Without a secret a tag is to find mistakes: another record than the next one, or of another
     /// connection, or one that was changed.
-    #[inline]
+    #[inline(always)]
     fn sum(&self, ahead: u64, what: u64, front: &[u8]) -> u64 {
         let [a, b] = words(&self.key);
         let step = |sum: u64, part: &[u8; 16]| {
@@ -77,6 +77,7 @@ impl Counter {
         fold(sum ^ a, b)
     }
 
+    #[inline(never)]
     fn mac(&self, ahead: u64, what: u64, front: &[u8]) -> u64 {
         let mut hash = SipHasher24::new_with_key(&self.key);
         // By its calls for whole words, and for the last part, which take half the instructions of those for
@@ -166,6 +167,7 @@ impl Opener {
     }
 
     /// How long the frame behind this header is, at most `most` bytes.
+    #[inline]
     pub fn len(header: &[u8; RECORD], most: usize) -> Result<usize, Spoilt> {
         let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
         if header[4..8] != [FRAME, 0, 0, 0] {

@@ -15,10 +15,12 @@ use crate::endpoint::parts::table::Table;
 use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
 use link_api::{
-    Budget, Channel, Devices, Fallback, HandleNote, How, Meter, NoDirect, Parting, Path, PeerId, Refused,
-    RmaLink, Setting, Side, Way,
+    Budget, Channel, Devices, Fallback, Frame, HandleNote, How, Meter, NoDirect, Parting, Path, PeerId,
+    Refused, RmaLink, Setting, Side, Way,
 };
 
+/// So many bytes say what a frame of links' own is.
+const FRONT: usize = 16;
 /// Lines of the log about what one peer does wrong, and about all of an endpoint's together, whatever they
 /// call themselves, that come at once. Later ones come each time that it was twice as often.
 const OF_PEER: u32 = 8;
@@ -142,6 +144,17 @@ impl<L: RmaLink> Net<L> {
                 String::new()
             };
             log::warn!("{here}: {there} {what}{how_often}");
+        }
+    }
+
+    /// A frame makes no sense: it is of what links say to each other, or malformed.
+    #[cold]
+    pub(in crate::endpoint) fn not_taken(&mut self, frame: &Frame, why: Malformed) {
+        let mut front = [0; FRONT];
+        let n = self.link.read(frame, 0, &mut front);
+        if !self.link.answer(frame.from, &front[..n]) {
+            let head = self.link.peek(frame);
+            self.malformed(frame.from, head, frame.len, why);
         }
     }
 

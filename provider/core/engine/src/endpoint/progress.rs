@@ -37,8 +37,7 @@ impl<L: RmaLink> Endpoint<L> {
         let peer = frame.from;
         self.net.peer(peer).has_sent(frame.len);
         if let Err(why) = self.dispatch(core, frame) {
-            let head = self.net.link.peek(frame);
-            self.net.malformed(peer, head, frame.len, why);
+            self.net.not_taken(frame, why);
         }
     }
 

@@ -37,11 +37,11 @@ enum Out {
 /// The events and frames to be polled, and the frame at hand.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    /// The next of all, if it is a frame by the fabric that came while nothing else was to be polled: from
-    /// which generation of which peer, and where it is.
-    first: Option<(PeerId, u32, Came)>,
-    queue: VecDeque<Out>,
+    /// The frame at hand; or, if it waits, the next of all: a frame by the fabric that came while nothing
+    /// else was to be polled, and none was at hand.
     held: Option<Held>,
+    waits: bool,
+    queue: VecDeque<Out>,
     /// A frame of the connection is in `queue`, or held.
     base_busy: bool,
 }
@@ -50,34 +50,41 @@ impl Inbox {
     /// Whether there is nothing to poll.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.queue.is_empty()
+        !self.waits && self.queue.is_empty()
     }
 
     /// All that is to be polled is in the queue from now on.
     fn line_up(&mut self) {
-        if let Some((from, generation, came)) = self.first.take() {
+        if !std::mem::take(&mut self.waits) {
+            return;
+        }
+        if let Some(Held::Fabric(from, generation, came)) = self.held.take() {
             self.queue.push_front(Out::Frame(from, generation, came));
         }
     }
 
-    /// A frame by the fabric is at hand.
+    /// The next of all, which is at hand from now on, if one waits there.
     #[inline(always)]
-    fn hold(&mut self, (from, generation, came): (PeerId, u32, Came)) -> Frame {
-        let len = came.len() - BEFORE;
-        self.held = Some(Held::Fabric(from, generation, came));
-        Frame { from, len, slot: 0 }
+    fn hand_out(&mut self) -> Option<Frame> {
+        match &self.held {
+            Some(Held::Fabric(from, _, came)) if self.waits => {
+                self.waits = false;
+                Some(Frame { from: *from, len: came.len() - BEFORE, slot: 0 })
+            }
+            _ => None,
+        }
     }
 
     /// The frame at hand.
     #[inline]
     pub(crate) fn held(&self) -> Option<&Held> {
-        self.held.as_ref()
+        self.held.as_ref().filter(|_| !self.waits)
     }
 
     /// The frame at hand, which is released.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_held(&mut self) -> Option<Held> {
-        self.held.take()
+        if self.waits { None } else { self.held.take() }
     }
 
     /// A frame of the connection is queued or held, so that there is no other one.
@@ -91,10 +98,10 @@ impl Inbox {
     }
 
     /// A frame by the fabric: from which generation of which peer, and where it is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_frame(&mut self, from: PeerId, generation: u32, came: Came) {
-        if self.is_empty() {
-            self.first = Some((from, generation, came));
+        if self.held.is_none() && self.queue.is_empty() {
+            (self.held, self.waits) = (Some(Held::Fabric(from, generation, came)), true);
         } else {
             self.queue.push_back(Out::Frame(from, generation, came));
         }
@@ -114,12 +121,16 @@ impl Inbox {
     /// The next event; a frame is at hand then, or the report of a write.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Event> {
-        if let Some(first) = self.first.take() {
-            return Some(Event::Frame(self.hold(first)));
+        if let Some(frame) = self.hand_out() {
+            return Some(Event::Frame(frame));
         }
         Some(match self.queue.pop_front()? {
             Out::Event(event) => event,
-            Out::Frame(from, generation, came) => Event::Frame(self.hold((from, generation, came))),
+            Out::Frame(from, generation, came) => {
+                let len = came.len() - BEFORE;
+                self.held = Some(Held::Fabric(from, generation, came));
+                Event::Frame(Frame { from, len, slot: 0 })
+            }
             Out::Written(from, generation, (data, len)) => {
                 self.held = Some(Held::Written(from, generation));
                 Event::Written(from, data, len)
@@ -135,10 +146,7 @@ impl Inbox {
     /// The next event, if it is a frame, which is at hand then.
     #[inline(always)]
     pub(crate) fn next_frame(&mut self) -> Option<Frame> {
-        match self.first.take() {
-            Some(first) => Some(self.hold(first)),
-            None => self.next_queued(),
-        }
+        self.hand_out().or_else(|| self.next_queued())
     }
 
     /// The same of what is in the queue.
@@ -156,7 +164,7 @@ impl Inbox {
     /// Whether the next event is a frame from this peer.
     #[inline]
     pub(crate) fn is_next_from(&self, from: PeerId) -> bool {
-        if let Some((peer, ..)) = &self.first {
+        if let (true, Some(Held::Fabric(peer, ..))) = (self.waits, &self.held) {
             return *peer == from;
         }
         match self.queue.front() {
@@ -196,7 +204,7 @@ impl Inbox {
 
     /// Releases the frame at hand if it is the connection's.
     pub(crate) fn release_held_base<B: RmaLink>(&mut self, base: &mut B) {
-        if let Some(Held::Base(frame)) = self.held.take() {
+        if let Some(Held::Base(frame)) = self.take_held() {
             self.release_base(base, frame);
         }
     }

@@ -114,7 +114,7 @@ impl Assign<'_> {
         true
     }
 
-    /// Sends to a peer that has no open channel of shared memory.
+    /// Sends to a peer of no further link that has no open channel of shared memory.
     pub(super) fn send(
         &mut self,
         to: PeerId,
@@ -123,15 +123,6 @@ impl Assign<'_> {
         off: usize,
         len: usize,
     ) -> Result<Sent, Refused> {
-        if let Some((at, id)) = self.routes.far_of(to) {
-            self.pace.hurry(self.shm.has_no_rings());
-            let sent = self.further[at].send(id, head, body, off, len);
-            if sent.is_ok() {
-                // A sender that receives nothing would else poll for callers at nearly each call.
-                self.shm.set_patient();
-            }
-            return sent;
-        }
         match self.shm.send(to, head, body, off, len) {
             Err(Refused::Gone(Gone::Unreachable)) if self.reroute(to) => Err(Refused::Busy),
             done => done,

@@ -91,6 +91,13 @@ impl Link for Links {
         }
     }
 
+    fn answer(&mut self, peer: PeerId, front: &[u8]) -> bool {
+        match self.routes.far_of(peer) {
+            Some((at, id)) => self.further[at].answer(id, front),
+            None => self.shm.answer(peer, front),
+        }
+    }
+
     fn lack(&self) -> Option<io::Error> {
         self.shm.lack().or_else(|| self.further.each().find_map(|link| link.lack()))
     }

@@ -201,7 +201,16 @@ impl Links {
         len: usize,
     ) -> Result<Sent, Refused> {
         self.rest.wake();
-        self.assign().send(to, head, body, off, len)
+        let Some((at, id)) = self.routes.far_of(to) else {
+            return self.assign().send(to, head, body, off, len);
+        };
+        self.pace.hurry(self.shm.has_no_rings());
+        let sent = self.further[at].send(id, head, body, off, len);
+        if sent.is_ok() {
+            // A sender that receives nothing would else poll for callers at nearly each call.
+            self.shm.set_patient();
+        }
+        sent
     }
 
     /// The next event, of any link.
@@ -239,7 +248,7 @@ impl Links {
         }
         self.missed_far();
         let event = if near_first { None } else { self.poll_near() };
-        if event.is_none() {
+        if event.is_none() && self.rest.takes_part() {
             self.rest_if_quiet();
         }
         event
@@ -287,7 +296,7 @@ impl Links {
         self.pace.polled(self.shm.clock());
         self.missed_far();
         let found = if near_first { PollFrame::Nothing } else { self.poll_frame_near() };
-        if let PollFrame::Nothing = found {
+        if matches!(found, PollFrame::Nothing) && self.rest.takes_part() {
             self.rest_if_quiet();
         }
         found

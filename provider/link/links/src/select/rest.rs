@@ -57,6 +57,12 @@ impl Rest {
         self.member = fd.filter(|_| is_simple).and_then(|fd| self.member.take().or_else(|| Member::new(fd)));
     }
 
+    /// Whether the endpoint takes part in polls of many endpoints.
+    #[inline]
+    pub(super) fn takes_part(&self) -> bool {
+        self.member.is_some()
+    }
+
     /// Nothing has come. Whether it is time to rest.
     pub(super) fn is_quiet(&mut self) -> bool {
         self.member.as_mut().is_some_and(Member::is_quiet)

@@ -11,6 +11,7 @@ use link_api::{
     PeerId, PollFrame, Refused, RmaLink, Row, Sent, Setting, SleepLink, Standing, WaitFd, send_each,
 };
 use wire::Addr;
+use wire::session::Control;
 
 use crate::tcp::channel::connection::Channel;
 use crate::tcp::channel::pool::MAX_FRAME;
@@ -101,6 +102,22 @@ impl Link for TcpLink {
             Parting::Forgotten => self.forget(peer),
             Parting::CutOff => self.disconnect(peer),
         }
+    }
+
+    fn answer(&mut self, peer: PeerId, front: &[u8]) -> bool {
+        if !Control::is_one(front) {
+            return false;
+        }
+        log::debug!(
+            "{} -> {}: the peer announces an RDMA device or a provider for frames, and is answered that they go by tcp",
+            self.addr(),
+            self.peer_addr(peer)
+        );
+        if Control::awaits_answer(front) {
+            // Where there is no room, frames of this side are on their way, which say the same.
+            let _ = self.send(peer, &Control::Settle(false).encode(), &[], 0, 0);
+        }
+        true
     }
 
     fn lack(&self) -> Option<io::Error> {

@@ -138,6 +138,18 @@ fn memory_that_no_way_takes_is_refused_with_all_reasons() {
 }
 
 #[test]
+fn room_is_looked_for_again_where_a_registration_has_ended_or_after_a_time() {
+    let (mut all, now) = (registry(&[]), Instant::now());
+    let (number, _) = all.register(Span::leak(64), READ, false).expect("a way");
+    assert!(!all.has_no_room(now));
+    all.note_no_room(now);
+    assert!(all.has_no_room(now) && !all.has_no_room(now + AGAIN));
+    all.begin(number);
+    assert_eq!((all.close(number), all.has_no_room(now)), (Ok(false), true), "a request names it");
+    assert_eq!((all.end(number), all.has_no_room(now)), (Ok(()), false));
+}
+
+#[test]
 fn refusals_for_now_are_tried_again_without_end_and_others_eight_times() {
     for (errno, tries) in [(libc::ENOMEM, 20), (libc::EFAULT, 8)] {
         let mut all = registry(&[(Way::DmabufPcie, errno)]);

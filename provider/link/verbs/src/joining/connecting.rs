@@ -1,14 +1,13 @@
-//! rdma_connect(3), each call by a thread of its own: the driver of soft iWARP returns from it once TCP has
-//! connected, or has not, which takes minutes where packets are dropped.
+//! rdma_connect(3) and rdma_destroy_id(3), each call by one of a few threads. The driver of soft iWARP
+//! returns from the first once TCP has connected, or has not, which takes minutes where packets are
+//! dropped; and from the second, where a request was sent, once that is answered or its time is over.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
 
 use ipc::Bell;
 use rdma_sys::{CmId, CmSaid, Error, Qp};
 
-/// Of a thread that makes one call.
-const STACK: usize = 128 << 10;
+use super::crew::Crew;
 
 /// What is rung when a call has returned.
 pub(crate) type SharedBell = Arc<Mutex<Bell>>;
@@ -33,6 +32,8 @@ impl Said {
 
 #[derive(Debug)]
 enum Stage {
+    /// No thread has begun the call.
+    Waits(CmId),
     /// The call has not returned. What is destroyed then.
     UnderWay(Option<Qp>),
     Over(CmId, Result<(), Error>),
@@ -43,7 +44,38 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A call that is under way, or has returned.
+fn replace(stage: &Mutex<Stage>, by: Stage) -> Stage {
+    std::mem::replace(&mut *lock(stage), by)
+}
+
+/// Makes the call, unless its caller has left.
+fn call(stage: &Mutex<Stage>, said: &Said) {
+    let id = match replace(stage, Stage::UnderWay(None)) {
+        Stage::Waits(id) => id,
+        left => {
+            replace(stage, left);
+            return;
+        }
+    };
+    let outcome = id.connect(&said.as_cm());
+    let mut at = lock(stage);
+    if let Stage::UnderWay(left @ Some(_)) = &mut *at {
+        let left = left.take();
+        *at = Stage::Taken;
+        drop(at);
+        end(id, left);
+    } else {
+        *at = Stage::Over(id, outcome);
+    }
+}
+
+/// The connection goes before its queue pair.
+fn end(id: CmId, qp: Option<Qp>) {
+    drop(id);
+    drop(qp);
+}
+
+/// A call of rdma_connect that is to be made, under way, or has returned.
 #[derive(Debug)]
 pub(crate) struct Connecting {
     key: usize,
@@ -51,31 +83,23 @@ pub(crate) struct Connecting {
 }
 
 impl Connecting {
-    /// Makes the call. The queue pair that it names has to be there until it has returned.
-    pub(crate) fn begin(id: CmId, said: Said, bell: &SharedBell) -> Result<Connecting, String> {
-        let (key, stage) = (id.key(), Arc::new(Mutex::new(Stage::UnderWay(None))));
+    /// Has the call made. The queue pair that it names has to be there until it has returned.
+    pub(crate) fn begin(
+        id: CmId,
+        said: Said,
+        bell: &SharedBell,
+        crew: &Arc<Crew>,
+    ) -> Result<Connecting, String> {
+        let (key, stage) = (id.key(), Arc::new(Mutex::new(Stage::Waits(id))));
         let (shared, bell) = (stage.clone(), bell.clone());
-        let body = move || {
-            let outcome = id.connect(&said.as_cm());
-            let mut stage = lock(&shared);
-            if let Stage::UnderWay(left @ Some(_)) = &mut *stage {
-                let left = left.take();
-                *stage = Stage::Taken;
-                drop(stage);
-                // The connection goes before its queue pair.
-                drop(id);
-                drop(left);
-            } else {
-                *stage = Stage::Over(id, outcome);
-                drop(stage);
-            }
+        let job = move || {
+            call(&shared, &said);
             lock(&bell).notify();
         };
-        let thread = Builder::new().name("strait-connect".into()).stack_size(STACK);
-        match ipc::without_signals(|| thread.spawn(body)) {
-            Ok(_) => Ok(Connecting { key, stage }),
-            Err(e) => Err(format!("no thread can be made that connects: {e}")),
-        }
+        let begun = crew.give(Box::new(job));
+        begun
+            .map(|()| Connecting { key, stage })
+            .map_err(|e| format!("no thread can be made that connects: {e}"))
     }
 
     /// The id's, by which events name it.
@@ -95,17 +119,43 @@ impl Connecting {
         }
     }
 
-    /// The caller awaits the call no more. Its thread destroys the id, and then the queue pair, when
-    /// rdma_connect has returned.
-    pub(crate) fn leave(self, qp: Qp) {
+    /// The call is not to be made, if no thread has begun it; whether it is not. Its id is destroyed then.
+    pub(crate) fn withdraw(&self) -> bool {
         let mut stage = lock(&self.stage);
-        let before = std::mem::replace(&mut *stage, Stage::Taken);
-        if let Stage::UnderWay(_) = before {
-            *stage = Stage::UnderWay(Some(qp));
-            return;
+        match std::mem::replace(&mut *stage, Stage::Taken) {
+            Stage::Waits(id) => {
+                drop(stage);
+                drop(id);
+                true
+            }
+            other => {
+                *stage = other;
+                false
+            }
         }
-        drop(stage);
-        drop(before);
-        drop(qp);
     }
+
+    /// The caller awaits the call no more. The id is destroyed, and then the queue pair: where rdma_connect
+    /// has not returned, when it has.
+    pub(crate) fn leave(self, qp: Qp, crew: &Arc<Crew>) {
+        let mut stage = lock(&self.stage);
+        match std::mem::replace(&mut *stage, Stage::Taken) {
+            Stage::UnderWay(_) => *stage = Stage::UnderWay(Some(qp)),
+            Stage::Over(id, _) => {
+                drop(stage);
+                end_called(id, qp, crew);
+            }
+            Stage::Waits(id) => {
+                drop(stage);
+                end(id, Some(qp));
+            }
+            Stage::Taken => {}
+        }
+    }
+}
+
+/// Destroys the id of a connection that is requested, and not answered yet, and then its queue pair.
+pub(crate) fn end_called(id: CmId, qp: Qp, crew: &Arc<Crew>) {
+    // Both go with the job where no thread can be made.
+    let _ = crew.give(Box::new(move || end(id, Some(qp))));
 }

@@ -18,7 +18,8 @@ use ipc::{Bell, Poller};
 use rdma_sys::{Channel, CmChannel, CmEvent, CmId, Device, Error, Qp, cm_bindings as cm};
 
 use super::address::Address;
-use super::connecting::{Connecting, Nonce, Said, SharedBell, lock};
+use super::connecting::{Connecting, Nonce, Said, SharedBell, end_called, lock};
+use super::crew::Crew;
 use super::place::Place;
 
 /// How long the device and the way to an address may take to be found.
@@ -61,6 +62,7 @@ struct Means {
     /// How many reads of a peer's the device serves at once, and how many it starts.
     reads: (u8, u8),
     bell: SharedBell,
+    crew: Arc<Crew>,
 }
 
 fn text(e: Error) -> String {
@@ -96,6 +98,11 @@ impl Call {
         matches!(self.stage, Stage::Connects(_))
     }
 
+    /// Whether its connection is requested, or is about to be, and not answered.
+    fn is_unanswered(&self) -> bool {
+        self.is_calling() || matches!(self.stage, Stage::Called(_)) && !self.is_up
+    }
+
     /// Whether events of it are awaited.
     fn is_pending(&self) -> bool {
         let is_agreed = !matches!(self.stage, Stage::Announced);
@@ -116,7 +123,7 @@ impl Call {
     fn connect(&mut self, means: &Means) -> Result<(), String> {
         if let Stage::Finds(id, far) = std::mem::replace(&mut self.stage, Stage::Announced) {
             let said = self.said(&far, means.reads);
-            self.stage = Stage::Connects(Connecting::begin(id, said, &means.bell)?);
+            self.stage = Stage::Connects(Connecting::begin(id, said, &means.bell, &means.crew)?);
         }
         Ok(())
     }
@@ -195,7 +202,8 @@ impl Manager {
         let at = (place.address(), port).into();
         let (calls, by_nonce) = Default::default();
         let (pending, calling, has_news) = (0, 0, false);
-        let means = Means { device: device.clone(), reads, bell: Arc::new(Mutex::new(bell)) };
+        let (bell, crew) = (Arc::new(Mutex::new(bell)), Arc::default());
+        let means = Means { device: device.clone(), reads, bell, crew };
         let _listener = listener;
         Ok(Manager { calls, by_nonce, pending, calling, has_news, _listener, at, means, poller, channel })
     }
@@ -216,9 +224,9 @@ impl Manager {
         self.calls.get(&number).is_some_and(Call::is_calling)
     }
 
-    /// All of those.
-    pub(crate) fn calling(&self) -> Vec<u32> {
-        self.calls.iter().filter(|(_, call)| call.is_calling()).map(|(number, _)| *number).collect()
+    /// All whose end may take long: of those, and of those that await an answer.
+    pub(crate) fn unanswered(&self) -> Vec<u32> {
+        self.calls.iter().filter(|(_, call)| call.is_unanswered()).map(|(number, _)| *number).collect()
     }
 
     /// Whether there was news since this was called: what waits for a connection may go on then.
@@ -284,17 +292,22 @@ impl Manager {
         let Some(call) = self.calls.get_mut(&number) else { return };
         self.by_nonce.remove(&call.own);
         call.is_left = true;
-        if !call.is_calling() {
+        // A call that waits for a thread is not made.
+        let is_withdrawn = matches!(&call.stage, Stage::Connects(connecting) if connecting.withdraw());
+        // Its queue pair is destroyed next, and what connects it with that.
+        if is_withdrawn || !call.is_unanswered() {
             self.calls.remove(&number);
         }
         self.count();
     }
 
-    /// The same of one that is destroyed: at once, or when rdma_connect has returned.
+    /// The same of one that is destroyed: at once, or by a thread when rdma_connect has returned, and
+    /// rdma_destroy_id has.
     pub(crate) fn destroy(&mut self, number: u32, qp: Qp) {
         self.end(number);
         match self.calls.remove(&number).map(|call| call.stage) {
-            Some(Stage::Connects(connecting)) => connecting.leave(qp),
+            Some(Stage::Connects(connecting)) => connecting.leave(qp, &self.means.crew),
+            Some(Stage::Called(id)) => end_called(id, qp, &self.means.crew),
             _ => drop(qp),
         }
         self.count();
@@ -330,10 +343,8 @@ impl Manager {
         let (number, call, (id, outcome)) = over.next()?;
         call.stage = Stage::Called(id);
         drop(over);
+        // One that is left is destroyed with its queue pair.
         let is_left = self.calls.get(&number).is_some_and(|call| call.is_left);
-        if is_left {
-            self.calls.remove(&number);
-        }
         self.count();
         // Others may have returned, and the bell is rung no more for these.
         self.has_news = true;

@@ -1,8 +1,9 @@
 //! How second queue pairs are made, connected and closed; `manager`: how those of iWARP are connected, which
-//! `address` announces, at a `place`; `connecting`: the call that does it.
+//! `address` announces, at a `place`; `connecting`: the call that does it, by a thread of a `crew`.
 
 mod address;
 mod connecting;
+mod crew;
 pub(crate) mod manager;
 pub(crate) mod place;
 
@@ -203,7 +204,7 @@ impl Managed<'_> {
     /// The same of all that are being connected: the port is closed.
     pub(crate) fn leave(&mut self) {
         let Objects { manager: Some(manager), pairs, .. } = &mut *self.0.objects else { return };
-        for number in manager.calling() {
+        for number in manager.unanswered() {
             if let Some(pair) = pairs.remove(number) {
                 manager.destroy(number, pair.qp);
             }

@@ -1,5 +1,7 @@
 //! The memory of this side in an access.
 
+use std::time::Instant;
+
 use below::{NotSent, Piece};
 use hmem::{Caps, Span};
 use link_api::Way;
@@ -76,6 +78,9 @@ impl Objects {
 
     /// Registers memory for one request, whose end is that of the registration, unless that is on demand.
     fn register_for_one(&mut self, local: Span, uses: Uses) -> Result<(u64, ibv_sge), NotSent> {
+        if self.registered.has_no_room(Instant::now()) {
+            return Err(NotSent::Busy);
+        }
         let made = self.registered.register(local, uses, false).map(|(number, key)| (number, key.sge(local)));
         let (number, bytes) = match made {
             Ok(made) => made,
@@ -84,6 +89,7 @@ impl Objects {
                 if self.registered.is_used()
                     && refusals.iter().all(|r| r.is_for_now() || r.way == Some(register::Way::OnDemand)) =>
             {
+                self.registered.note_no_room(Instant::now());
                 return Err(NotSent::Busy);
             }
             Err(refusals) => {
