@@ -171,7 +171,7 @@ fn a_device_of_mps_is_one_by_the_driver_s_word() {
     let cuda = registry::of(Kind::Cuda);
     let found = [0, 1, 0].map(|value| {
         cu.attribute(133, value);
-        (stream.is_by_mps().unwrap(), cuda.device_in_turns(at as usize).is_some())
+        (stream.is_by_mps().unwrap(), cuda.device_in_turns(at).is_some())
     });
     assert_eq!(found, [(false, true), (true, false), (false, true)]);
     cu.free(at);
