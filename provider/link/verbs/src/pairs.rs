@@ -1,9 +1,11 @@
 //! The queue pairs of all peers, by number.
 
-mod numbers;
+mod product;
+
+use std::collections::HashMap;
 
 use crate::pair::Pair;
-use crate::pairs::numbers::Numbers;
+use crate::pairs::product::ByProduct;
 
 /// A number, and which of those that had it.
 #[derive(Debug, Default)]
@@ -53,7 +55,7 @@ impl Unused {
 pub(crate) struct Pairs {
     slots: Vec<Slot>,
     unused: Unused,
-    by_qpn: Numbers,
+    by_qpn: HashMap<u32, u32, ByProduct>,
     /// Those that are closed, and not destroyed yet.
     closing: Vec<u32>,
 }
@@ -107,7 +109,7 @@ impl Pairs {
     /// The number of the pair whose queue pair has this one.
     #[inline]
     pub(crate) fn of_qpn(&self, qpn: u32) -> Option<u32> {
-        self.by_qpn.get(qpn)
+        self.by_qpn.get(&qpn).copied()
     }
 
     /// What ids of a pair's requests have above the number of the request.
@@ -179,7 +181,7 @@ impl Pairs {
         let slot = self.slots.get_mut(number as usize)?;
         let pair = slot.pair.take()?;
         slot.generation = (slot.generation + 1) & GENERATIONS;
-        self.by_qpn.remove(pair.qp.number());
+        self.by_qpn.remove(&pair.qp.number());
         Some(pair)
     }
 }
