@@ -226,8 +226,8 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Most frames.
-    pub const FRAMES: usize = 8;
+    /// Most frames: while they are sent nothing is received.
+    pub const FRAMES: usize = 4;
 
     /// The head of each frame, where its payload begins, and how many bytes that has.
     pub fn frames(self) -> impl Iterator<Item = (&'a [u8], usize, usize)> {

@@ -8,5 +8,4 @@ pub(super) mod line;
 pub(super) mod outgoing;
 pub(super) mod pool;
 pub(super) mod rails;
-pub(super) mod row;
 pub(super) mod silence;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hmem::{Caps, Span};
-use link_api::{Gone, Refused};
+use link_api::{Gone, Refused, Row};
 use wire::session::{COVERED, Opener, RECORD, RailNote, Sealer};
 
 use crate::tcp::channel::incoming::LONG;
@@ -17,6 +17,25 @@ const TX_MOST: usize = 64 << 10;
 const SHORT: usize = 112;
 /// Room that is made for some answers that are kept back; twice as much stays, for short writes.
 const KEPT: usize = 2 << 10;
+
+/// A frame of a row: header and what the tag covers, how many bytes these are, and the place of the rest.
+#[derive(Clone, Copy)]
+struct Ready {
+    front: [u8; RECORD + COVERED],
+    inline: usize,
+    off: usize,
+    len: usize,
+}
+
+impl Ready {
+    fn front(&self) -> &[u8] {
+        &self.front[..self.inline]
+    }
+
+    fn size(&self) -> usize {
+        self.inline + self.len
+    }
+}
 
 /// What is sent on a connection.
 #[derive(Debug)]
@@ -55,26 +74,6 @@ impl Outgoing {
     #[inline(always)]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
-    }
-
-    /// The header of the next record, a frame of `len` bytes that begins with `front`.
-    pub(super) fn seal(&mut self, len: usize, front: &[u8]) -> [u8; RECORD] {
-        self.sealer.seal(len as u32, front)
-    }
-
-    /// The last record was not sent after all.
-    pub(super) fn take_back(&mut self) {
-        self.sealer.take_back();
-    }
-
-    /// Whether the kernel had no room for all of what was sent.
-    pub(super) fn set_blocked(&mut self, blocked: bool) {
-        self.blocked = blocked;
-    }
-
-    /// Something was sent.
-    pub(super) fn set_unsure(&mut self) {
-        self.unsure = true;
     }
 
     /// Whether something that was sent may not have arrived.
@@ -142,18 +141,9 @@ impl Outgoing {
         (head, body, off, len): (&[u8], &[Span], usize, usize),
         cork: bool,
     ) -> Result<(), Refused> {
-        let n = head.len() + len;
         let mut front = [0; FRONT];
-        let of_head = head.len().min(COVERED);
-        let of_body = len.min(COVERED - of_head);
-        front[RECORD..RECORD + of_head].copy_from_slice(&head[..of_head]);
-        let inline = RECORD + of_head + of_body;
-        if of_body > 0 && hmem::read(body, off, &mut front[RECORD + of_head..inline]) != of_body {
-            return Err(Refused::Fault);
-        }
-        let header = self.sealer.seal(n as u32, &front[RECORD..inline]);
-        front[..RECORD].copy_from_slice(&header);
-        let (front, middle) = (&front[..inline], &head[of_head..]);
+        let (of_head, of_body) = self.seal(&mut front, (head, body, off, len))?;
+        let (front, middle) = (&front[..RECORD + of_head + of_body], &head[of_head..]);
         let done = match cork && !self.blocked {
             true => {
                 self.tx.reserve(KEPT.saturating_sub(self.tx.len()));
@@ -166,6 +156,26 @@ impl Outgoing {
             Err(_) => self.sealer.take_back(),
         }
         done
+    }
+
+    /// Fills the front of the next record, a frame: its header, and what the tag covers of the head and of
+    /// the body. How many bytes these are.
+    #[inline(always)]
+    fn seal<const FRONT: usize>(
+        &mut self,
+        front: &mut [u8; FRONT],
+        (head, body, off, len): (&[u8], &[Span], usize, usize),
+    ) -> Result<(usize, usize), Refused> {
+        let of_head = head.len().min(COVERED);
+        let of_body = len.min(COVERED - of_head);
+        let (mid, end) = (RECORD + of_head, RECORD + of_head + of_body);
+        front[RECORD..mid].copy_from_slice(&head[..of_head]);
+        if of_body > 0 && hmem::read(body, off, &mut front[mid..end]) != of_body {
+            return Err(Refused::Fault);
+        }
+        let header = self.sealer.seal((head.len() + len) as u32, &front[RECORD..end]);
+        front[..RECORD].copy_from_slice(&header);
+        Ok((of_head, of_body))
     }
 
     #[inline(always)]
@@ -213,8 +223,70 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Sends the first frames of a row by one call: how many. `None`: they are to be sent one by one.
+    pub(super) fn send_row(&mut self, line: &mut Line, row: &Row<'_>) -> Option<Result<usize, Refused>> {
+        let is_row = row.heads.len() > 1 && row.heads.iter().all(|head| head.len() <= COVERED);
+        if !is_row || line.ends() || self.blocked || self.pending() > 0 {
+            return None;
+        }
+        if !is_steady(row.body, row.off, row.len) {
+            return None;
+        }
+        let none = Ready { front: [0; RECORD + COVERED], inline: 0, off: 0, len: 0 };
+        let (mut ready, mut all) = ([none; Row::FRAMES], 0);
+        for (frame, (head, off, len)) in ready.iter_mut().zip(row.frames()) {
+            let Ok((of_head, of_body)) = self.seal(&mut frame.front, (head, row.body, off, len)) else {
+                break;
+            };
+            frame.inline = RECORD + of_head + of_body;
+            (frame.off, frame.len) = (off + of_body, len - of_body);
+            all += 1;
+        }
+        let ready = &ready[..all];
+        if ready.is_empty() {
+            return None;
+        }
+        let sent =
+            sock::send_row(line.fd(), ready.iter().map(|f| (f.front(), &[][..], f.off, f.len)), row.body);
+        let mut taken = 0;
+        let done = match sent {
+            Some(Ok(mut left)) => {
+                for frame in ready {
+                    if left == 0 {
+                        break;
+                    }
+                    let here = left.min(frame.size());
+                    (left, taken) = (left - here, taken + 1);
+                    let parts = [frame.front(), &[]];
+                    if here < frame.size() && self.keep(parts, row.body, frame.off, frame.len, here).is_err()
+                    {
+                        // A part of it is on its way, and the rest is not to be had.
+                        line.set_last();
+                        return Some(Err(Refused::Fault));
+                    }
+                }
+                self.blocked = taken < all || self.pending() > 0;
+                self.unsure = true;
+                Some(Ok(taken))
+            }
+            Some(Err(e)) if would_block(&e) => {
+                self.blocked = true;
+                Some(Err(Refused::Busy))
+            }
+            // Which of them it is shows when they are sent one by one.
+            Some(Err(e)) if e.raw_os_error() == Some(libc::EFAULT) => None,
+            Some(Err(_)) => {
+                line.set_last();
+                return Some(Err(Refused::Gone(Gone::Reset)));
+            }
+            None => None,
+        };
+        (taken..all).for_each(|_| self.sealer.take_back());
+        done
+    }
+
     /// Keeps a record but for the first `sent` bytes of it.
-    pub(super) fn keep(
+    fn keep(
         &mut self,
         parts: [&[u8]; 2],
         body: &[Span],
@@ -317,7 +389,7 @@ impl Outgoing {
 /// Whether the kernel can send these bytes from where they are. What may turn out not to be there is read
 /// before anything is sent, or, where it is much, looked at: if it goes away between that and the call, and a
 /// part has left by then, the connection ends.
-pub(super) fn is_steady(body: &[Span], off: usize, len: usize) -> bool {
+fn is_steady(body: &[Span], off: usize, len: usize) -> bool {
     let stays = body.iter().all(|s| s.stays());
     hmem::can(body, Caps::CMA) && (stays || len >= LONG && hmem::is_present(body, off, len))
 }
