@@ -81,8 +81,8 @@ const TURNS: usize = 1_000;
 /// How many wait for the state, or have just got it.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets those have the state who wait for it, where a thread would take it again at once: a lock that is let go
-/// need not come to them.
+/// Lets threads that wait for the state have it, where this one would take it again at once: a lock that is
+/// released need not go to them.
 pub fn let_others() {
     for _ in 0..TURNS {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Short writes over TCP that a link keeps back: who sends them where the application makes no further call.
+//! Short writes over TCP that a link keeps back are sent, though the application makes no further call.
 
 mod common;
 

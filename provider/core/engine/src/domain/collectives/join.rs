@@ -137,7 +137,7 @@ impl Group {
 
     /// Receives notices of those that have a channel with this endpoint: such a receive fails when its member
     /// ends. The last operation of the join makes no other channels, and is over at no member before this one
-    /// has begun it: whoever ends behind its own join is noticed.
+    /// has begun it: a member that ends right behind its own join is noticed.
     fn watch<L: RmaLink>(&self, opened: &mut Opened<L>, id: GroupId) {
         let Some(peers) = peers(opened, self) else { return };
         for (rank, peer) in peers.into_iter().enumerate().filter(|(rank, _)| *rank != self.rank) {

@@ -193,22 +193,17 @@ impl Collectives {
     fn run_shared<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
         let (mut n, mut at) = (0, 0);
         while let Some(&id) = self.sharing.get(at) {
-            let went = self.groups.get_mut(&id.0).and_then(Group::go_on);
-            match went {
-                Some(Went::Over(over)) => {
-                    n += 1;
-                    self.wake_members(id);
-                    match over.parts {
-                        Some(name) => self.begin_parts(name, over.err),
-                        None => self.is_over(opened, id, &over),
-                    }
-                    continue;
+            let went = self.groups.get_mut(&id.0).and_then(Group::go_on).unwrap_or(Went::Nowhere);
+            if !matches!(went, Went::Nowhere) {
+                n += 1;
+                self.wake_members(id);
+            }
+            if let Went::Over(over) = went {
+                match over.parts {
+                    Some(name) => self.begin_parts(name, over.err),
+                    None => self.is_over(opened, id, &over),
                 }
-                Some(Went::On) => {
-                    n += 1;
-                    self.wake_members(id);
-                }
-                Some(Went::Nowhere) | None => {}
+                continue;
             }
             let idle = |g: &Group| g.shared.as_ref().is_none_or(|s| s.is_idle());
             if self.groups.get(&id.0).is_none_or(idle) {

@@ -59,7 +59,8 @@ impl<L: RmaLink> Post<'_, L> {
                 gathers = cumulative.gathers(asks);
             }
             // A call of progress comes, since the caller waits for some of them; for one that is injected
-            // without a completion it may not. Who sleeps until the link has something makes none.
+            // without a completion it may not. An application that sleeps until the link has something makes
+            // no call.
             let is_waited_for = !op.flags.contains(OpFlags::INJECT) || op.flags.contains(OpFlags::COMPLETION);
             let gathers = gathers && is_waited_for && !self.net.link.is_armed();
             let flags = if asks { flags | Flags::ACK } else { flags };
