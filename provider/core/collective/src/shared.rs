@@ -103,7 +103,9 @@ impl Plan {
             Kind::Barrier if is_flat => Way::Barrier,
             Kind::Barrier => Way::BarrierTree,
             Kind::Broadcast => Way::Broadcast,
-            Kind::AllReduce | Kind::Reduce if is_flat && bytes.saturating_mul(members - 2) <= WHOLE => {
+            Kind::AllReduce | Kind::Reduce
+                if is_flat && bytes.saturating_mul(members.saturating_sub(2)) <= WHOLE =>
+            {
                 Way::Whole
             }
             Kind::AllReduce | Kind::Reduce if !is_flat && bytes <= TREE => Way::Tree,
@@ -117,7 +119,7 @@ impl Plan {
             Way::Scatter | Way::Exchange => (slot / members / LINE * LINE, bytes * members),
             _ => (slot, bytes),
         };
-        if piece == 0 || whole > slot * LONGEST {
+        if (piece == 0 && bytes > 0) || whole > slot * LONGEST {
             return None;
         }
         let piece = piece.min(bytes);

@@ -63,6 +63,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn av_remove(&mut self, av: AvId, at: FiAddr) -> Result<(), Error> {
         let vector = self.opened.avs.get_mut(av.at()).ok_or(Error::NotFound)?;
         let (_, next) = vector.remove(at).ok_or(Error::NotFound)?;
+        self.collectives.address_removed(&mut self.opened, av, (at, next));
         for (_, ep) in self.opened.eps.iter_mut().filter(|(_, ep)| ep.bind.av() == av) {
             ep.remove_route(&mut self.opened.core, at, next);
         }

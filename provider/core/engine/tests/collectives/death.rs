@@ -223,3 +223,95 @@ fn a_notice_of_an_endpoint_that_is_no_member_has_no_effect() {
     net.settle();
     assert_eq!(net[1].sent().err, Some(Error::Reset));
 }
+
+/// A member's address is removed at each call of progress of a join, at one of the others or at all.
+#[test]
+fn a_join_ends_in_which_the_address_of_a_member_is_removed() {
+    for (members, shared) in (2..=5).flat_map(|members| [(members, false), (members, true)]) {
+        for (by, of) in (0..members).flat_map(|by| (0..members).map(move |of| (by, of))) {
+            for steps in 0.. {
+                let case = format!("{of} of {members} at {by}, {steps}, {shared}");
+                let mut net = net(members, Setup { shared, ..Setup::default() });
+                let groups = begin_join(&mut net, &(0..members).collect::<Vec<_>>());
+                (0..steps).for_each(|step| _ = net[step % members].progress());
+                let joined: Vec<_> = (0..members).map(|at| net[at].joined(groups[at])).collect();
+                let over = joined.iter().all(Option::is_some);
+                let av = net[by].av;
+                net[by].av_remove(av, of as u64).unwrap();
+                net.settle();
+                for at in 0..members {
+                    let late = net[at].joined(groups[at]);
+                    let joined = joined[at].as_ref().or(late.as_ref()).expect(&case);
+                    if joined.err.is_none() {
+                        post(&mut net, at, groups[at], Kind::Barrier, 0);
+                    }
+                }
+                net.settle();
+                for at in 0..members {
+                    assert!(net[at].tx().iter().all(|done| done.err.is_some()), "{case}: {at}");
+                    assert_eq!(net[at].group_close(groups[at]), Ok(()), "{case}: {at}");
+                }
+                if over {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn operations_end_when_the_address_of_a_member_is_removed() {
+    for (kind, shared) in Kind::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        for (members, by, of) in [(2, 0, 1), (3, 2, 0), (5, 1, 4)] {
+            for (count, steps) in [(1, 0), (4000, 3), (40_000, 7)] {
+                let case = format!("{kind:?} {of} of {members} at {by}, {count}, {steps}, {shared}");
+                let mut net = net(members, Setup { shared, ..Setup::default() });
+                let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
+                (0..members).for_each(|at| post(&mut net, at, groups[at], kind, count));
+                (0..steps).for_each(|step| _ = net[step % members].progress());
+                let av = net[by].av;
+                net[by].av_remove(av, of as u64).unwrap();
+                net.settle();
+                for at in 0..members {
+                    let done = net[at].tx();
+                    assert_eq!(done.len(), 1, "{case}: {at}");
+                    let why = done[0].err;
+                    assert!(
+                        matches!(why, None | Some(Error::Cancelled | Error::Io)),
+                        "{case}: {at}: {why:?}"
+                    );
+                    post(&mut net, at, groups[at], Kind::Barrier, 0);
+                }
+                net.settle();
+                for at in 0..members {
+                    let done = net[at].tx();
+                    assert!(done.len() == 1 && done[0].err.is_some(), "{case}: {at}: {done:?}");
+                    assert_eq!(net[at].group_close(groups[at]), Ok(()), "{case}: {at}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_that_has_another_entry_stays_one() {
+    for shared in [false, true] {
+        let mut net = net(3, Setup { shared, ..Setup::default() });
+        let (av, addr) = (net[0].av, net[0].av_lookup(net[0].av, 1).unwrap());
+        let also = net[0].av_insert(av, addr);
+        let groups = join(&mut net, &[0, 1, 2]);
+        post(&mut net, 0, groups[0], Kind::AllReduce, 40_000);
+        net[0].progress();
+        net[0].av_remove(av, 1).unwrap();
+        (1..3).for_each(|at| post(&mut net, at, groups[at], Kind::AllReduce, 40_000));
+        net.settle();
+        (0..3).for_each(|at| assert_eq!(net[at].sent().err, None, "{shared}"));
+        (0..3).for_each(|at| post(&mut net, at, groups[at], Kind::AllReduce, 40_000));
+        net.settle();
+        (0..3).for_each(|at| assert_eq!(net[at].sent().err, None, "{shared}"));
+        net[0].av_remove(av, also).unwrap();
+        post(&mut net, 1, groups[1], Kind::Barrier, 0);
+        net.settle();
+        assert!(net[1].sent().err.is_some());
+    }
+}

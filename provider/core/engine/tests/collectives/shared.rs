@@ -202,3 +202,42 @@ fn members_that_post_other_sizes_fail_where_some_go_by_messages() {
         }
     }
 }
+
+/// A slot has no line for each of so many members: what has slices goes by messages.
+#[test]
+fn members_that_post_other_kinds_fail_where_slots_are_short() {
+    let members = 80;
+    for kind in [Kind::AllToAll, Kind::ReduceScatter] {
+        let mut net = shared(members);
+        let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
+        for at in 0..members {
+            post(&mut net, at, groups[at], if at == 3 { Kind::Barrier } else { kind }, 1);
+        }
+        net.settle();
+        let failed = (0..members).filter(|at| net[*at].tx().iter().any(|done| done.err.is_some())).count();
+        assert!(failed > 0, "{kind:?}");
+        (0..members).for_each(|at| assert_eq!(net[at].group_close(groups[at]), Ok(()), "{kind:?} {at}"));
+        let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
+        (0..members).for_each(|at| post(&mut net, at, groups[at], kind, 1));
+        net.settle();
+        (0..members).for_each(|at| assert_eq!(net[at].sent().err, None, "{kind:?} {at}"));
+    }
+}
+
+/// The first operation fails at the step before its messages; what was posted behind it fails too.
+#[test]
+fn operations_behind_one_that_fails_before_its_messages_fail() {
+    let mut net = shared(3);
+    let groups = join(&mut net, &[0, 1, 2]);
+    for at in 0..3 {
+        post(&mut net, at, groups[at], Kind::AllReduce, if at == 0 { 40_000 } else { 40_001 });
+        post(&mut net, at, groups[at], Kind::Broadcast, 1);
+    }
+    net.settle();
+    for at in 0..3 {
+        let done = net[at].tx();
+        assert_eq!(done.len(), 2, "{at}");
+        assert!(done.iter().all(|done| done.err.is_some()), "{at}: {done:?}");
+        assert_eq!(net[at].group_close(groups[at]), Ok(()));
+    }
+}

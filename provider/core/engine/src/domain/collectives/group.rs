@@ -173,10 +173,25 @@ impl Group {
         self.broken.filter(|(first, _)| is_from(number, *first)).map(|(_, err)| err)
     }
 
-    /// An operation is over. Its failure is that of all behind it; `true`: the others are to be notified.
-    pub(super) fn end(&mut self, number: u64, err: Option<Error>) -> bool {
+    /// An operation is over.
+    pub(super) fn end(&mut self) {
         self.under_way -= 1;
-        err.is_some_and(|err| self.break_from(number, err))
+    }
+
+    /// How many operations have begun: the number of the next one.
+    pub(super) fn begun(&self) -> u64 {
+        self.next
+    }
+
+    /// An address is called `next` now, or nothing. Whether a member has none any more.
+    pub(super) fn rename(&mut self, at: FiAddr, next: FiAddr) -> bool {
+        let of_it = self.members.iter_mut().find(|member| **member == at);
+        of_it.is_some_and(|member| {
+            if next != ADDR_UNSPEC {
+                *member = next;
+            }
+            next == ADDR_UNSPEC
+        })
     }
 
     /// All from that operation on fail. Whether that is new.
@@ -222,9 +237,9 @@ mod tests {
         let vote = Scratch::new(8).unwrap();
         let mut group = Group::new(EpId(0), Name::new([addr(1)].into_iter(), 0), vec![0], 0, vote, Ctx(0));
         assert_eq!((group.begin(), group.begin(), group.begin()), ((0, None), (1, None), (2, None)));
-        assert!(!group.end(0, None));
-        assert!(group.end(1, Some(Error::Reset)), "notified once");
-        assert!(!group.end(2, group.failure(2)));
+        assert!(group.break_from(1, Error::Reset), "notified once");
+        assert_eq!((group.failure(0), group.failure(2)), (None, Some(Error::Reset)));
+        assert!(!group.break_from(2, Error::Reset));
         assert_eq!(group.begin(), (3, Some(Error::Reset)));
         // Numbers of tags wrap.
         assert!(is_from(5, NUMBER - 1) && !is_from(NUMBER - 1, 5) && is_from(NUMBER + 6, 5));

@@ -114,7 +114,9 @@ impl Group {
     /// Polls for memory that another member has made.
     fn open<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> Option<Then> {
         let Joining::Open(name, shape) = self.joining else { return None };
-        let maker = opened.eps.get_mut(self.ep.at())?.net.routed(*self.members.first()?)?;
+        let Some(maker) = opened.eps.get_mut(self.ep.at())?.net.routed(*self.members.first()?) else {
+            return Some(Then::have(name, None));
+        };
         match with_link(opened, self.ep, |link| link.open(shape, maker, name))? {
             Opening::Pending => None,
             Opening::Open(memory) => Some(Then::have(name, Some((shape, memory)))),

@@ -200,7 +200,7 @@ impl Collectives {
             }
             if let Went::Over(over) = went {
                 match over.parts {
-                    Some(name) => self.begin_parts(name, over.err),
+                    Some(name) => self.begin_parts(id, name, over.err),
                     None => self.is_over(opened, id, &over),
                 }
                 continue;
@@ -223,7 +223,9 @@ impl Collectives {
         let mut from = 0;
         while let Some(rank) = shared.wake_next(from) {
             let (ep, tag) = (group.ep, group.name.notice(0));
-            self.notices.extend(group.members.get(rank).map(|to| Notice { ep, to: *to, tag, data: WAKE }));
+            let notice = group.members.get(rank).map(|to| Notice { ep, to: *to, tag, data: WAKE });
+            // One is enough for a member that takes none: it is stopped.
+            self.notices.extend(notice.filter(|notice| !self.notices.contains(notice)));
             from = rank + 1;
         }
     }
@@ -260,11 +262,13 @@ impl Collectives {
         self.slot = bytes / link_api::SLOTS as usize / 4096 * 4096;
     }
 
-    /// An operation by messages may begin, or fails.
-    fn begin_parts(&mut self, name: u64, err: Option<Error>) {
+    /// An operation by messages may begin, or fails with all behind it.
+    fn begin_parts(&mut self, id: GroupId, name: u64, err: Option<Error>) {
         let Some(operation) = self.operations.get_mut(name) else { return };
+        let number = operation.number;
         if let Some(err) = err {
             operation.fail(err);
+            self.break_group(id, number, err);
         }
         self.ready.push(name);
     }
@@ -315,11 +319,16 @@ impl Collectives {
             }
         }
         self.ready = again;
-        n += self.notices.len();
-        self.notices.retain(|n| operation::notify(opened, n.ep, n.to, n.tag, n.data) == Err(Error::Again));
-        n -= self.notices.len();
+        n += self.send_notices(opened);
         self.settle_later(opened);
         n
+    }
+
+    /// Sends notices as far as there is room. Returns how many.
+    fn send_notices<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
+        let before = self.notices.len();
+        self.notices.retain(|n| operation::notify(opened, n.ep, n.to, n.tag, n.data) == Err(Error::Again));
+        before - self.notices.len()
     }
 
     /// A part, or a notice, has come or gone.
@@ -376,6 +385,41 @@ impl Collectives {
         }
     }
 
+    /// An address of the vector is removed, and is called `next` from now on if it has another entry. A group
+    /// fails whose member has none: nothing comes from it any more. That member is notified while it has one.
+    pub(super) fn address_removed<L: RmaLink>(
+        &mut self,
+        opened: &mut Opened<L>,
+        av: AvId,
+        (at, next): (FiAddr, FiAddr),
+    ) {
+        let uses = |ep: EpId| opened.eps.get(ep.at()).is_some_and(|ep| ep.bind.av() == av);
+        let groups = self.groups.iter_mut().filter(|(_, group)| uses(group.ep));
+        let lacking = groups.filter_map(|(id, group)| group.rename(at, next).then_some(GroupId(*id)));
+        for id in lacking.collect::<Vec<_>>() {
+            let parts = self.operations.names(|op| op.group == id);
+            let parts = parts.into_iter().filter_map(|name| Some(self.operations.get_mut(name)?.number));
+            let Some(group) = self.groups.get(&id.0) else { continue };
+            let steps = group.shared.as_ref().and_then(|shared| shared.first());
+            let first = parts.chain(steps).min().unwrap_or(group.begun());
+            self.break_group(id, first, Error::Cancelled);
+        }
+        self.send_notices(opened);
+        self.settle_later(opened);
+    }
+
+    /// Fails an operation of a group with all behind it, and notifies the other members.
+    fn break_group(&mut self, id: GroupId, number: u64, err: Error) {
+        let Some(group) = self.groups.get_mut(&id.0) else { return };
+        if group.break_from(number, err) {
+            let tag = group.name.notice(number);
+            let data = if err.gone().is_some() { RESET } else { FAILED };
+            let others = group.members.iter().enumerate().filter(|(rank, _)| *rank != group.rank);
+            self.notices.extend(others.map(|(_, to)| Notice { ep: group.ep, to: *to, tag, data }));
+        }
+        self.fail_broken(id);
+    }
+
     /// Fails the operations of a group that are not to go on.
     fn fail_broken(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id.0) else { return };
@@ -404,11 +448,9 @@ impl Collectives {
         let &Over { number, ctx, flags, err, .. } = over;
         let Some(group) = self.groups.get_mut(&id.0) else { return };
         let (ep, joins) = (group.ep, !group.is_joined());
-        if group.end(number, err) {
-            let tag = group.name.notice(number);
-            let data = if err.and_then(Error::gone).is_some() { RESET } else { FAILED };
-            let others = group.members.iter().enumerate().filter(|(rank, _)| *rank != group.rank);
-            self.notices.extend(others.map(|(_, to)| Notice { ep, to: *to, tag, data }));
+        group.end();
+        if let Some(err) = err {
+            self.break_group(id, number, err);
         }
         if joins {
             self.join_goes_on(opened, id, err);
@@ -418,9 +460,6 @@ impl Collectives {
                 let entry = Completion { ctx, what: What::COLLECTIVE, err, ..Completion::BLANK };
                 opened.core.complete(ep.bind.tx_cq(), entry);
             }
-        }
-        if err.is_some() {
-            self.fail_broken(id);
         }
     }
 

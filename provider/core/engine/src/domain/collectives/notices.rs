@@ -5,7 +5,7 @@ use super::operation::NOTICE_SENT;
 use crate::types::*;
 
 /// A notice that is to be sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Notice {
     pub(super) ep: EpId,
     pub(super) to: FiAddr,

@@ -103,6 +103,11 @@ impl Shared {
         self.posted.is_empty()
     }
 
+    /// The number of the first operation.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.posted.front().map(|posted| posted.post.number)
+    }
+
     /// Fails those that are not to go on.
     pub(super) fn fail(&mut self, why: impl Fn(u64) -> Option<Error>) {
         for posted in &mut self.posted {
