@@ -135,6 +135,8 @@ for word in $checks; do
 done
 if ((${#alone[@]})); then
     memory=4G
+    # Each of 1000 endpoints has 2.5 MiB of receives, those of verbs;ofi_rxm more.
+    [[ " ${alone[*]} " != *' peers_1000 '* ]] || memory=14G
     # An instruction is 4 ns. The clock of an idle guest goes as the host's, which may be reading a file for it.
     [ "${CLOCK:-}" != counted ] || emulation=(-accel "tcg,thread=single" -icount "shift=2,sleep=on")
     begin_rdma

@@ -278,7 +278,7 @@ peers() (
         if [ "$type" = msg ]; then continue; fi
         of_way "$provider" "$links"
         one=0
-        timeout -k 5 120 peers "$provider" "$many" > /tmp/d/log 2>&1 || one=$?
+        timeout -k 5 $((many > 256 ? 600 : 120)) peers "$provider" "$many" > /tmp/d/log 2>&1 || one=$?
         echo "$provider $links: $(tail -n 1 /tmp/d/log | cut -c 1-200) (status $one)"
         # What other ones do is reported alone.
         [ "$provider" != strait ] || status=$one

@@ -137,7 +137,7 @@ static void count(int rounds)
 {
 	long polls = 0;
 
-	for (int i = -10; i < 2 * rounds; i++) {
+	for (int i = -200; i < 2 * rounds; i++) {
 		struct end *from = &ends[i & 1], *to = &ends[!(i & 1)];
 		ucs_status_ptr_t came, sent;
 

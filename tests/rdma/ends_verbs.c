@@ -109,7 +109,7 @@ __attribute__((noinline)) static void counted_look(void)
 /* One queue of completions has both: the message's and the send's. */
 static void count(int rounds)
 {
-	for (int i = -10; i < 2 * rounds; i++) {
+	for (int i = -200; i < 2 * rounds; i++) {
 		int end = i & 1;
 
 		if (!i)

@@ -11,8 +11,8 @@ use crate::lone::join;
 
 const WAIT: Duration = Duration::from_secs(60);
 const PEERS: u64 = 40;
-/// Most calls that are under way at once.
-const THREADS: u64 = 32;
+/// Most calls that are under way at once to one host.
+const THREADS: u64 = 24;
 
 /// Two ends with so many connections, which the first one has requested, and the other one does not see.
 fn unanswered(n: u64) -> (Verbs, Verbs, Vec<Dest>) {

@@ -2,12 +2,14 @@
 //! returns from the first once TCP has connected, or has not, which takes minutes where packets are
 //! dropped; and from the second, where a request was sent, once that is answered or its time is over.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipc::Bell;
 use rdma_sys::{CmId, CmSaid, Error, Qp};
 
 use super::crew::Crew;
+use super::hand_over::{HandOver, Left};
 
 /// What is rung when a call has returned.
 pub(crate) type SharedBell = Arc<Mutex<Bell>>;
@@ -30,47 +32,24 @@ impl Said {
     }
 }
 
-#[derive(Debug)]
-enum Stage {
-    /// No thread has begun the call.
-    Waits(CmId),
-    /// The call has not returned. What is destroyed then.
-    UnderWay(Option<Qp>),
-    Over(CmId, Result<(), Error>),
-    Taken,
-}
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn replace(stage: &Mutex<Stage>, by: Stage) -> Stage {
-    std::mem::replace(&mut *lock(stage), by)
-}
+/// A call of rdma_connect, of which the queue pair has to be there until it has returned.
+type Call = HandOver<CmId, Qp, Result<(), Error>>;
 
 /// Makes the call, unless its caller has left.
-fn call(stage: &Mutex<Stage>, said: &Said) {
-    let id = match replace(stage, Stage::UnderWay(None)) {
-        Stage::Waits(id) => id,
-        left => {
-            replace(stage, left);
-            return;
-        }
-    };
+fn connect(call: &Call, said: &Said) {
+    let Some(id) = call.begin() else { return };
     let outcome = id.connect(&said.as_cm());
-    let mut at = lock(stage);
-    if let Stage::UnderWay(left @ Some(_)) = &mut *at {
-        let left = left.take();
-        *at = Stage::Taken;
-        drop(at);
-        end(id, left);
-    } else {
-        *at = Stage::Over(id, outcome);
+    if let Some((id, qp)) = call.done(id, outcome) {
+        end(id, qp);
     }
 }
 
 /// The connection goes before its queue pair.
-fn end(id: CmId, qp: Option<Qp>) {
+fn end(id: CmId, qp: Qp) {
     drop(id);
     drop(qp);
 }
@@ -79,26 +58,27 @@ fn end(id: CmId, qp: Option<Qp>) {
 #[derive(Debug)]
 pub(crate) struct Connecting {
     key: usize,
-    stage: Arc<Mutex<Stage>>,
+    to: IpAddr,
+    call: Arc<Call>,
 }
 
 impl Connecting {
-    /// Has the call made. The queue pair that it names has to be there until it has returned.
+    /// Has the call made, to that host. The queue pair that it names has to be there until it has returned.
     pub(crate) fn begin(
         id: CmId,
-        said: Said,
+        (to, said): (IpAddr, Said),
         bell: &SharedBell,
         crew: &Arc<Crew>,
     ) -> Result<Connecting, String> {
-        let (key, stage) = (id.key(), Arc::new(Mutex::new(Stage::Waits(id))));
-        let (shared, bell) = (stage.clone(), bell.clone());
+        let (key, call) = (id.key(), Arc::new(Call::new(id)));
+        let (shared, bell) = (call.clone(), bell.clone());
         let job = move || {
-            call(&shared, &said);
+            connect(&shared, &said);
             lock(&bell).notify();
         };
-        let begun = crew.give(Box::new(job));
+        let begun = crew.give(to, Box::new(job));
         begun
-            .map(|()| Connecting { key, stage })
+            .map(|()| Connecting { key, to, call })
             .map_err(|e| format!("no thread can be made that connects: {e}"))
     }
 
@@ -107,55 +87,35 @@ impl Connecting {
         self.key
     }
 
+    /// The host that it connects to.
+    pub(crate) fn to(&self) -> IpAddr {
+        self.to
+    }
+
     /// The id, and what the call has returned, if it has.
     pub(crate) fn take(&self) -> Option<(CmId, Result<(), Error>)> {
-        let mut stage = lock(&self.stage);
-        match std::mem::replace(&mut *stage, Stage::Taken) {
-            Stage::Over(id, outcome) => Some((id, outcome)),
-            before => {
-                *stage = before;
-                None
-            }
-        }
+        self.call.take()
     }
 
     /// The call is not to be made, if no thread has begun it; whether it is not. Its id is destroyed then.
     pub(crate) fn withdraw(&self) -> bool {
-        let mut stage = lock(&self.stage);
-        match std::mem::replace(&mut *stage, Stage::Taken) {
-            Stage::Waits(id) => {
-                drop(stage);
-                drop(id);
-                true
-            }
-            other => {
-                *stage = other;
-                false
-            }
-        }
+        self.call.withdraw().is_some()
     }
 
     /// The caller awaits the call no more. The id is destroyed, and then the queue pair: where rdma_connect
     /// has not returned, when it has.
     pub(crate) fn leave(self, qp: Qp, crew: &Arc<Crew>) {
-        let mut stage = lock(&self.stage);
-        match std::mem::replace(&mut *stage, Stage::Taken) {
-            Stage::UnderWay(_) => *stage = Stage::UnderWay(Some(qp)),
-            Stage::Over(id, _) => {
-                drop(stage);
-                end_called(id, qp, crew);
-            }
-            Stage::Waits(id) => {
-                drop(stage);
-                end(id, Some(qp));
-            }
-            Stage::Taken => {}
+        match self.call.leave(qp) {
+            Left::Unmade(id, qp) => end(id, qp),
+            Left::Made(id, qp) => end_called(id, self.to, qp, crew),
+            Left::UnderWay | Left::Taken(_) => {}
         }
     }
 }
 
-/// Destroys the id of a connection that is requested, and not answered yet, and then its queue pair.
-pub(crate) fn end_called(id: CmId, qp: Qp, crew: &Arc<Crew>) {
+/// Destroys the id of a connection that is requested of that host, and not answered yet, and then its queue
+/// pair.
+pub(crate) fn end_called(id: CmId, to: IpAddr, qp: Qp, crew: &Arc<Crew>) {
     // Both go with the job where no thread can be made.
-    let _ = crew.give(Box::new(move || end(id, Some(qp))));
+    let _ = crew.give(to, Box::new(move || end(id, qp)));
 }

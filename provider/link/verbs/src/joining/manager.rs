@@ -37,8 +37,8 @@ enum Stage {
     Finds(CmId, Address),
     /// It connects.
     Connects(Connecting),
-    /// It has connected, and awaits the answer, or has it.
-    Called(CmId),
+    /// It has connected to that host, and awaits the answer, or has it.
+    Called(CmId, IpAddr),
     /// It has accepted.
     Accepted(CmId),
 }
@@ -89,7 +89,7 @@ impl Call {
     fn key(&self) -> Option<usize> {
         match &self.stage {
             Stage::Announced | Stage::ToBegin(_) | Stage::Awaits(_) => None,
-            Stage::Finds(id, _) | Stage::Called(id) | Stage::Accepted(id) => Some(id.key()),
+            Stage::Finds(id, _) | Stage::Called(id, _) | Stage::Accepted(id) => Some(id.key()),
             Stage::Connects(connecting) => Some(connecting.key()),
         }
     }
@@ -100,7 +100,7 @@ impl Call {
 
     /// Whether its connection is requested, or is about to be, and not answered.
     fn is_unanswered(&self) -> bool {
-        self.is_calling() || matches!(self.stage, Stage::Called(_)) && !self.is_up
+        self.is_calling() || matches!(self.stage, Stage::Called(..)) && !self.is_up
     }
 
     /// Whether events of it are awaited.
@@ -123,7 +123,8 @@ impl Call {
     fn connect(&mut self, means: &Means) -> Result<(), String> {
         if let Stage::Finds(id, far) = std::mem::replace(&mut self.stage, Stage::Announced) {
             let said = self.said(&far, means.reads);
-            self.stage = Stage::Connects(Connecting::begin(id, said, &means.bell, &means.crew)?);
+            self.stage =
+                Stage::Connects(Connecting::begin(id, (far.at.ip(), said), &means.bell, &means.crew)?);
         }
         Ok(())
     }
@@ -141,12 +142,12 @@ impl Call {
             (CmEvent::Resolved(_), Stage::Finds(id, _)) => id.resolve_route(PATIENCE).map_err(text),
             (CmEvent::Routed(_), Stage::Finds(..)) => self.connect(means),
             // An answer without this end's nonce is not the peer's.
-            (CmEvent::Established(_, bytes), Stage::Connects(_) | Stage::Called(_))
+            (CmEvent::Established(_, bytes), Stage::Connects(_) | Stage::Called(..))
                 if !bytes.starts_with(&self.own) =>
             {
                 Err("what has accepted its connection is not the peer".into())
             }
-            (CmEvent::Established(..), Stage::Connects(_) | Stage::Called(_) | Stage::Accepted(_)) => {
+            (CmEvent::Established(..), Stage::Connects(_) | Stage::Called(..) | Stage::Accepted(_)) => {
                 self.is_up = true;
                 Ok(())
             }
@@ -307,7 +308,7 @@ impl Manager {
         self.end(number);
         match self.calls.remove(&number).map(|call| call.stage) {
             Some(Stage::Connects(connecting)) => connecting.leave(qp, &self.means.crew),
-            Some(Stage::Called(id)) => end_called(id, qp, &self.means.crew),
+            Some(Stage::Called(id, to)) => end_called(id, to, qp, &self.means.crew),
             _ => drop(qp),
         }
         self.count();
@@ -337,11 +338,14 @@ impl Manager {
             return None;
         }
         let mut over = self.calls.iter_mut().filter_map(|(number, call)| match &call.stage {
-            Stage::Connects(connecting) => connecting.take().map(|outcome| (*number, call, outcome)),
+            Stage::Connects(connecting) => {
+                let to = connecting.to();
+                connecting.take().map(|(id, outcome)| (*number, call, Stage::Called(id, to), outcome))
+            }
             _ => None,
         });
-        let (number, call, (id, outcome)) = over.next()?;
-        call.stage = Stage::Called(id);
+        let (number, call, called, outcome) = over.next()?;
+        call.stage = called;
         drop(over);
         // One that is left is destroyed with its queue pair.
         let is_left = self.calls.get(&number).is_some_and(|call| call.is_left);

@@ -4,6 +4,7 @@
 mod address;
 mod connecting;
 mod crew;
+mod hand_over;
 pub(crate) mod manager;
 pub(crate) mod place;
 
