@@ -177,6 +177,9 @@ part_group() {
     for mode in auto sread; do
         check "group $mode" "$(pick 120 1800)" "$bin/group" 3 "$n" $RANDOM $mode
     done
+    for links in shm tcp; do
+        check "group join $links" "$(pick 120 1800)" env FI_STRAIT_LINKS=$links "$bin/group" 5 "$(pick 6 100)" $RANDOM join
+    done
 }
 
 # All of that, kills, stops and forks, at random microseconds.

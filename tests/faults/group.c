@@ -3,11 +3,12 @@
  * Processes that are a group: what their collective operations compute, and what becomes of these when a
  * member is killed.
  *
- *   group MEMBERS ROUNDS SEED [auto|sread]
+ *   group MEMBERS ROUNDS SEED [auto|sread|join]
  *
  * In each round all members join two groups, of all and of every second one, and compute in both, with
  * operations of random length in flight. Then one member is killed at a random microsecond, while the others
- * go on: each has an error soon, in a group that the dead one was in, and can close all.
+ * go on: each has an error soon, in a group that the dead one was in, and can close all. By "join" it is killed
+ * at a random microsecond from before the first join on.
  */
 #include "fab.h"
 
@@ -20,11 +21,11 @@
 
 static struct shared {
 	struct name names[MOST];
-	volatile int named, computed, closed;
-	volatile int go[MOST];
+	volatile int named, computed;
+	int victim;
 } *sh;
 
-static int members, automatic, sleeps;
+static int members, automatic, sleeps, in_join;
 
 static struct fab me;
 static struct fid_eq *eq;
@@ -40,9 +41,16 @@ static void wait_for(volatile int *what, int n)
 	}
 }
 
+static int is_of_a_death(int err)
+{
+	return err == FI_ECONNRESET || err == FI_ECONNREFUSED || err == FI_ECANCELED || err == FI_EIO;
+}
+
+/* NULL: a member was killed meanwhile. */
 static struct fid_mc *join(fi_addr_t stride, struct fid_av_set **set)
 {
 	struct fi_av_set_attr attr = {.start_addr = 0, .end_addr = members - 1, .stride = stride};
+	struct fi_eq_err_entry failed = {0};
 	struct fi_eq_entry entry;
 	struct fid_mc *mc;
 	uint64_t start = now_ns();
@@ -57,6 +65,11 @@ static struct fid_mc *join(fi_addr_t stride, struct fid_av_set **set)
 		CHECK(now_ns() - start < 30000000000u, "the join does not end");
 		sched_yield();
 	}
+	if (n == -FI_EAVAIL && in_join) {
+		CHECK(fi_eq_readerr(eq, &failed, 0) == sizeof failed && is_of_a_death(failed.err), "join: error %d", failed.err);
+		OK(fi_close(&mc->fid));
+		return NULL;
+	}
 	CHECK(n == sizeof entry && event == FI_JOIN_COMPLETE && entry.context == &mc && entry.fid == &mc->fid,
 	      "join: %zd, event %u", n, event);
 	return mc;
@@ -64,56 +77,75 @@ static struct fid_mc *join(fi_addr_t stride, struct fid_av_set **set)
 
 struct call {
 	struct op op;
+	int kind, root;
 	size_t count;
 	uint64_t in[WORDS], out[WORDS];
 };
 
 static struct call calls[FLIGHT];
 
-static void post(struct fid_mc *mc, struct call *c, size_t count, int rank, int round)
+enum { ALLREDUCE, BROADCAST, GATHER, KINDS };
+
+/* Of all members the same: kind, count, and root, which is a member of both groups. */
+static void post(struct fid_mc *mc, struct call *c, uint64_t *seed, int rank, int round)
 {
-	c->count = count;
-	for (size_t i = 0; i < count; i++)
+	fi_addr_t group = fi_mc_addr(mc);
+	void *in = c->in, *out = c->out;
+	size_t most = next_random(seed) % 4 ? 64 : WORDS;
+
+	c->kind = next_random(seed) % KINDS;
+	c->root = next_random(seed) % members & ~1;
+	c->count = 1 + next_random(seed) % (c->kind == GATHER ? most / MOST : most);
+	for (size_t i = 0; i < c->count; i++)
 		c->in[i] = (uint64_t)rank * 1000 + i + round;
-	POST(&me, &c->op,
-	     fi_allreduce(me.ep, c->in, count, NULL, c->out, NULL, fi_mc_addr(mc), FI_UINT64, FI_SUM, 0, &c->op));
+	if (c->kind == ALLREDUCE)
+		POST(&me, &c->op, fi_allreduce(me.ep, in, c->count, NULL, out, NULL, group, FI_UINT64, FI_SUM, 0, &c->op));
+	else if (c->kind == BROADCAST)
+		POST(&me, &c->op, fi_broadcast(me.ep, in, c->count, NULL, group, c->root, FI_UINT64, 0, &c->op));
+	else
+		POST(&me, &c->op,
+		     fi_gather(me.ep, in, c->count, NULL, out, NULL, group, c->root, FI_UINT64, 0, &c->op));
 }
 
-/* The sum of the ranks of a group whose members are so far apart, and how many they are. */
-static void check(struct call *c, int stride, int round)
+/* Of a group whose members are so far apart. */
+static void check(struct call *c, int rank, int stride, int round)
 {
 	uint64_t ranks = 0, n = 0;
 
 	for (int r = 0; r < members; r += stride)
 		ranks += r, n++;
-	for (size_t i = 0; i < c->count; i++)
-		CHECK(c->out[i] == ranks * 1000 + n * (i + round), "element %zu of %zu: %lu", i, c->count,
-		      (unsigned long)c->out[i]);
+	if (c->kind == GATHER && rank != c->root)
+		return;
+	for (size_t i = 0; i < c->count * (c->kind == GATHER ? n : 1); i++) {
+		size_t of = c->kind == GATHER ? i / c->count * stride : (size_t)c->root, at = i % c->count;
+		uint64_t found = c->kind == BROADCAST ? c->in[i] : c->out[i];
+		uint64_t due = c->kind == ALLREDUCE ? ranks * 1000 + n * (i + round) : of * 1000 + at + round;
+
+		CHECK(found == due, "kind %d, element %zu of %zu: %lu, not %lu", c->kind, i, c->count,
+		      (unsigned long)found, (unsigned long)due);
+	}
 }
 
 static void compute(struct fid_mc *mc, int stride, int rank, uint64_t *seed, int rounds)
 {
 	for (int round = 0; round < rounds; round++) {
+		for (int i = 0; i < FLIGHT; i++)
+			post(mc, &calls[i], seed, rank, round);
 		for (int i = 0; i < FLIGHT; i++) {
-			size_t most = next_random(seed) % 4 ? 64 : WORDS;
-
-			post(mc, &calls[i], 1 + next_random(seed) % most, rank, round);
-		}
-		for (int i = 0; i < FLIGHT; i++) {
-			await(&me, &calls[i].op, "an allreduce");
-			check(&calls[i], stride, round);
+			await(&me, &calls[i].op, "an operation of a group");
+			check(&calls[i], rank, stride, round);
 		}
 	}
 }
 
 /* Until an operation fails: in each group of the dead member's one does. */
-static void until_it_fails(struct fid_mc *mc, int rank)
+static void until_it_fails(struct fid_mc *mc, uint64_t seed, int rank)
 {
 	uint64_t start = now_ns();
 
 	for (int round = 0;; round++) {
 		for (int i = 0; i < FLIGHT; i++)
-			post(mc, &calls[i], i ? WORDS : 1, rank, round);
+			post(mc, &calls[i], &seed, rank, round);
 		for (int i = 0; i < FLIGHT; i++)
 			while (calls[i].op.state == PENDING) {
 				if (!fab_poll(&me))
@@ -125,8 +157,7 @@ static void until_it_fails(struct fid_mc *mc, int rank)
 
 			if (calls[i].op.state == DONE)
 				continue;
-			CHECK(err == FI_ECONNRESET || err == FI_ECONNREFUSED || err == FI_ECANCELED || err == FI_EIO,
-			      "failed with %d (%s)", err, fi_strerror(err));
+			CHECK(is_of_a_death(err), "failed with %d (%s)", err, fi_strerror(err));
 			return;
 		}
 	}
@@ -150,19 +181,25 @@ static void member(int rank, uint64_t seed)
 	for (int i = 0; i < members; i++)
 		fab_insert(&me, &sh->names[i]);
 	all = join(1, &all_set);
-	if (rank % 2 == 0)
+	if (rank % 2 == 0) {
 		some = join(2, &some_set);
-	compute(all, 1, rank, &seed, 10);
-	if (some) {
-		uint64_t own = seed;
-
-		compute(some, 2, rank, &own, 10);
-		OK(fi_close(&some->fid));
-		OK(fi_close(&some_set->fid));
+		CHECK(some || sh->victim % 2 == 0, "a join fails without its member's end");
 	}
+	if (all && !in_join)
+		compute(all, 1, rank, &seed, 10);
+	if (some && in_join && sh->victim % 2 == 0)
+		until_it_fails(some, seed, rank);
+	else if (some)
+		compute(some, 2, rank, &(uint64_t){seed}, 10);
+	if (some)
+		OK(fi_close(&some->fid));
+	if (some_set)
+		OK(fi_close(&some_set->fid));
 	__atomic_add_fetch(&sh->computed, 1, __ATOMIC_SEQ_CST);
-	until_it_fails(all, rank);
-	OK(fi_close(&all->fid));
+	if (all) {
+		until_it_fails(all, seed, rank);
+		OK(fi_close(&all->fid));
+	}
 	OK(fi_close(&all_set->fid));
 	OK(fi_close(&me.ep->fid));
 	me.ep = NULL;
@@ -177,6 +214,7 @@ static void round_of(uint64_t *seed)
 	int victim = next_random(seed) % members, status;
 
 	memset(sh, 0, sizeof *sh);
+	sh->victim = victim;
 	for (int i = 0; i < members; i++) {
 		pids[i] = fork();
 		CHECK(pids[i] >= 0, "fork");
@@ -186,9 +224,9 @@ static void round_of(uint64_t *seed)
 			exit(0);
 		}
 	}
-	while (sh->computed < members) {
+	while ((in_join ? sh->named : sh->computed) < members) {
 		usleep(100);
-		CHECK(now_ns() - start < 60000000000u, "%d of %d have computed", sh->computed, members);
+		CHECK(now_ns() - start < 60000000000u, "%d of %d are as far", sh->computed, members);
 		for (int i = 0; i < members; i++)
 			CHECK(waitpid(pids[i], &status, WNOHANG) == 0, "member %d: status %x", i, status);
 	}
@@ -208,6 +246,7 @@ int main(int argc, char **argv)
 	members = argc > 1 ? atoi(argv[1]) : 5;
 	automatic = argc > 4 && !strcmp(argv[4], "auto");
 	sleeps = argc > 4 && !strcmp(argv[4], "sread");
+	in_join = argc > 4 && !strcmp(argv[4], "join");
 	CHECK(members >= 2 && members <= MOST, "2 to %d members", MOST);
 	sh = shared_memory(sizeof *sh);
 	printf("group of %d, seed %lu\n", members, (unsigned long)seed);

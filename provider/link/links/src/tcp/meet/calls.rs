@@ -276,6 +276,7 @@ impl Calls<'_> {
                     self.meeting.listening.keep_spare();
                     match checked {
                         Ok(()) => {}
+                        Err(Unproved::Ended(why)) => return self.hung_up(peer, &why),
                         Err(Unproved::For(why)) => return self.warn_of(peer, Gone::Denied, &why),
                         Err(Unproved::Lack(errno)) => {
                             self.meeting
@@ -354,13 +355,9 @@ impl Calls<'_> {
         keys: Keys,
         hello: &Hello,
     ) {
-        // A caller that was slow may have been given up meanwhile: it has not used the connection, and calls
-        // again.
+        // A caller that was slow may have been given up meanwhile.
         if sock::is_finished(&fd) {
-            if !self.call_again(peer) {
-                self.call_failed(peer, Gone::Refused, "it has given up this side");
-            }
-            return;
+            return self.hung_up(peer, "it has given up this side");
         }
         if let Err(e) = say(&fd, &confirmation) {
             return self.call_failed(peer, Gone::Refused, &e.to_string());
@@ -373,6 +370,13 @@ impl Calls<'_> {
             self.conns.adopt(peer, channel);
         } else {
             self.drop_call(peer);
+        }
+    }
+
+    /// A peer has closed a connection that it had accepted, and this end has not used: it is called again.
+    fn hung_up(&mut self, peer: PeerId, why: &str) {
+        if !self.call_again(peer) {
+            self.call_failed(peer, Gone::Refused, why);
         }
     }
 

@@ -40,6 +40,8 @@ pub(in crate::tcp) type Errno = i32;
 pub(in crate::tcp) enum Unproved {
     /// This process lacks a descriptor or memory.
     Lack(Errno),
+    /// Its socket is not there any more, which says nothing of whose it was.
+    Ended(String),
     /// For this reason, which stays.
     For(String),
 }
@@ -48,7 +50,7 @@ impl From<Unproved> for Claim {
     fn from(why: Unproved) -> Claim {
         match why {
             Unproved::Lack(errno) => Claim::Later(errno),
-            Unproved::For(why) => Claim::Refused(why),
+            Unproved::Ended(why) | Unproved::For(why) => Claim::Refused(why),
         }
     }
 }
@@ -141,7 +143,7 @@ impl Names {
     /// Whether what has answered at an address may be the peer of it: a process of this host is of the same
     /// user.
     pub(in crate::tcp) fn check_called(&self, fd: &Unshared) -> Result<(), Unproved> {
-        let Some((here, there)) = sock::ends(fd) else { return Err(Unproved::For("it is gone".into())) };
+        let Some((here, there)) = sock::ends(fd) else { return Err(Unproved::Ended("it is gone".into())) };
         let there_here = is_here(there.ip().to_canonical()).map_err(Unproved::Lack)?;
         self.prove(there_here, || tcp_user::of_other_end(here, there)).map(|_| ())
     }
@@ -156,13 +158,13 @@ impl Names {
         let why = match user() {
             Ok(Some(User::Ours)) => return Ok(true),
             Ok(None) if !here => return Ok(false),
-            Ok(None) => "its socket is not there any more".into(),
+            Ok(None) => return Err(Unproved::Ended("its socket is not there any more".into())),
             Ok(Some(User::Other)) => "it is another user's, and the job key is no secret".into(),
             Ok(Some(User::Unknown)) => UNMAPPED.into(),
             Err(e) if ipc::socket::is_lack(&e) => {
                 return Err(Unproved::Lack(e.raw_os_error().unwrap_or(libc::EMFILE)));
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => e.to_string(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Unproved::Ended(e.to_string())),
             Err(e) => format!(
                 "whether it is of this host, and which user's, cannot be found out ({e}): set FI_STRAIT_JOB_KEY to a secret"
             ),
@@ -233,6 +235,10 @@ mod tests {
         ];
         for other in others {
             assert!(matches!(of(other), Claim::Refused(_)));
+        }
+        // One that is called and has ended is called again.
+        for ended in [|| Ok(None), || Err(io::ErrorKind::NotFound.into())] {
+            assert!(matches!(Names::new(false).prove(true, ended), Err(Unproved::Ended(_))));
         }
         let lack = of(|| Err(io::Error::from_raw_os_error(libc::EMFILE)));
         assert_eq!(lack, Claim::Later(libc::EMFILE), "which is no verdict on the caller");
