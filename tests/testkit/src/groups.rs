@@ -44,6 +44,7 @@ impl GroupLink for Groups<'_> {
         assert_eq!(self.peers[maker.0 as usize], Some(name.maker as Place));
         // An answer takes a while.
         if hub.draw(3) == 0 {
+            hub.is_late = true;
             return Opening::Pending;
         }
         let offer = hub.groups.get(name.number as usize).filter(|o| o.to.contains(&self.at));

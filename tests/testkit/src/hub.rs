@@ -115,6 +115,8 @@ pub(crate) struct Hub {
     /// Memory of groups that was made, and the node that has none.
     pub(crate) groups: Vec<Offer>,
     pub(crate) no_group_memory: Option<Place>,
+    /// An answer to a request of group memory took a while.
+    pub(crate) is_late: bool,
     /// What happens when a node finds nothing to do.
     pub(crate) meanwhile: Option<Meanwhile>,
 }
@@ -197,6 +199,7 @@ impl Hub {
             barred: None,
             groups: Vec::new(),
             no_group_memory: None,
+            is_late: false,
             slow: false,
             meanwhile: None,
         };

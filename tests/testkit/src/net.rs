@@ -134,7 +134,12 @@ impl Net {
         for _ in 0..100_000 {
             let done = self.nodes.iter_mut().map(|n| n.progress()).sum::<usize>();
             let staging = self.devices.iter().any(|d| !d.is_held() && d.in_flight() > 0);
-            if done == 0 && !staging && (self.operations_in_flight() == 0 || self.hub.borrow().held) {
+            let is_late = std::mem::take(&mut self.hub.borrow_mut().is_late);
+            if done == 0
+                && !staging
+                && !is_late
+                && (self.operations_in_flight() == 0 || self.hub.borrow().held)
+            {
                 return;
             }
         }

@@ -210,8 +210,8 @@ fn members_that_post_other_kinds_fail_where_slots_are_short() {
     for kind in [Kind::AllToAll, Kind::ReduceScatter] {
         let mut net = shared(members);
         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
-        for at in 0..members {
-            post(&mut net, at, groups[at], if at == 3 { Kind::Barrier } else { kind }, 1);
+        for (at, group) in groups.iter().enumerate() {
+            post(&mut net, at, *group, if at == 3 { Kind::Barrier } else { kind }, 1);
         }
         net.settle();
         let failed = (0..members).filter(|at| net[*at].tx().iter().any(|done| done.err.is_some())).count();
@@ -229,9 +229,9 @@ fn members_that_post_other_kinds_fail_where_slots_are_short() {
 fn operations_behind_one_that_fails_before_its_messages_fail() {
     let mut net = shared(3);
     let groups = join(&mut net, &[0, 1, 2]);
-    for at in 0..3 {
-        post(&mut net, at, groups[at], Kind::AllReduce, if at == 0 { 40_000 } else { 40_001 });
-        post(&mut net, at, groups[at], Kind::Broadcast, 1);
+    for (at, group) in groups.iter().enumerate() {
+        post(&mut net, at, *group, Kind::AllReduce, if at == 0 { 40_000 } else { 40_001 });
+        post(&mut net, at, *group, Kind::Broadcast, 1);
     }
     net.settle();
     for at in 0..3 {

@@ -16,7 +16,8 @@ enum Stage<I, Q, T> {
     Taken,
 }
 
-/// See the module; `I`: what the call is made with, `Q`: what has to be there during the call, `T`: what it returns.
+/// See the module; `I`: what the call is made with, `Q`: what has to be there during the call, `T`: what it
+/// returns.
 #[derive(Debug)]
 pub(super) struct HandOver<I, Q, T>(Mutex<Stage<I, Q, T>>);
 

@@ -238,15 +238,20 @@ impl Collectives {
         Ok(())
     }
 
-    /// Polls for memory that is requested.
-    pub(super) fn open_requested<L: RmaLink>(&mut self, opened: &mut Opened<L>) {
+    /// Polls for memory that is requested. Returns how many joins go on.
+    pub(super) fn open_requested<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
+        let mut n = 0;
         for id in std::mem::take(&mut self.opening) {
             let Some(group) = self.groups.get_mut(&id.0) else { continue };
             match group.open(opened) {
                 None => self.opening.push(id),
-                Some(then) => self.join_then(opened, id, then),
+                Some(then) => {
+                    n += 1;
+                    self.join_then(opened, id, then);
+                }
             }
         }
+        n
     }
 
     /// Bytes of the words that a join agrees on.

@@ -21,7 +21,7 @@ use hmem::{AtomicOp, Datatype, Scratch};
 use wire::Addr;
 
 use self::group::{Group, Name};
-use self::notices::{ENDED, FAILED, Notice, RESET, WAKE, group_of, notices_of, watches_of};
+use self::notices::{ENDED, FAILED, Notices, RESET, WAKE, group_of, notices_of, watches_of};
 use self::operation::{Memory, NOTICE_SENT, Next, Operation};
 use self::shared::{Over, Post, Went};
 use crate::core::Message;
@@ -39,7 +39,7 @@ pub(super) struct Collectives {
     operations: Pool<Operation>,
     /// Operations that have something to go on with.
     ready: Vec<u64>,
-    notices: Vec<Notice>,
+    notices: Notices,
     /// How often an endpoint has joined the same members.
     joins: HashMap<(EpId, Name), u64>,
     joined: Vec<Joined>,
@@ -60,7 +60,7 @@ impl Collectives {
             next_group: 0,
             operations: Pool::with_capacity(0),
             ready: Vec::new(),
-            notices: Vec::new(),
+            notices: Notices::default(),
             joins: HashMap::new(),
             joined: Vec::new(),
             opening: Vec::new(),
@@ -219,13 +219,10 @@ impl Collectives {
     /// Members that sleep may have something to go on with.
     fn wake_members(&mut self, id: GroupId) {
         let Some(group) = self.groups.get(&id.0) else { return };
-        let Some(shared) = &group.shared else { return };
+        let wake_next = |from| group.shared.as_ref()?.wake_next(from);
         let mut from = 0;
-        while let Some(rank) = shared.wake_next(from) {
-            let (ep, tag) = (group.ep, group.name.notice(0));
-            let notice = group.members.get(rank).map(|to| Notice { ep, to: *to, tag, data: WAKE });
-            // One is enough for a member that takes none: it is stopped.
-            self.notices.extend(notice.filter(|notice| !self.notices.contains(notice)));
+        while let Some(rank) = wake_next(from) {
+            self.notices.add_wake(group, rank);
             from = rank + 1;
         }
     }
@@ -265,9 +262,9 @@ impl Collectives {
     /// An operation by messages may begin, or fails with all behind it.
     fn begin_parts(&mut self, id: GroupId, name: u64, err: Option<Error>) {
         let Some(operation) = self.operations.get_mut(name) else { return };
-        let number = operation.number;
         if let Some(err) = err {
             operation.fail(err);
+            let number = operation.number;
             self.break_group(id, number, err);
         }
         self.ready.push(name);
@@ -295,8 +292,7 @@ impl Collectives {
     pub(super) fn run<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
         let (mut again, mut n) = (Vec::new(), 0);
         loop {
-            n += self.run_shared(opened);
-            self.open_requested(opened);
+            n += self.run_shared(opened) + self.open_requested(opened);
             for entry in opened.core.later.take_done() {
                 self.part_done(opened, &entry);
                 n += 1;
@@ -319,16 +315,9 @@ impl Collectives {
             }
         }
         self.ready = again;
-        n += self.send_notices(opened);
+        n += self.notices.send(opened);
         self.settle_later(opened);
         n
-    }
-
-    /// Sends notices as far as there is room. Returns how many.
-    fn send_notices<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
-        let before = self.notices.len();
-        self.notices.retain(|n| operation::notify(opened, n.ep, n.to, n.tag, n.data) == Err(Error::Again));
-        before - self.notices.len()
     }
 
     /// A part, or a notice, has come or gone.
@@ -378,10 +367,7 @@ impl Collectives {
         }
         group.note_gone(rank);
         if is_seen {
-            let (ep, tag, own) = (group.ep, group.name.notice(0), group.rank);
-            let others = group.members.iter().enumerate().filter(|(at, _)| *at != own && *at != rank);
-            let notice = |(_, to): (usize, &FiAddr)| Notice { ep, to: *to, tag, data: ENDED + rank as u64 };
-            self.notices.extend(others.map(notice));
+            self.notices.add_ended(group, rank);
         }
     }
 
@@ -404,7 +390,7 @@ impl Collectives {
             let first = parts.chain(steps).min().unwrap_or(group.begun());
             self.break_group(id, first, Error::Cancelled);
         }
-        self.send_notices(opened);
+        self.notices.send(opened);
         self.settle_later(opened);
     }
 
@@ -412,10 +398,7 @@ impl Collectives {
     fn break_group(&mut self, id: GroupId, number: u64, err: Error) {
         let Some(group) = self.groups.get_mut(&id.0) else { return };
         if group.break_from(number, err) {
-            let tag = group.name.notice(number);
-            let data = if err.gone().is_some() { RESET } else { FAILED };
-            let others = group.members.iter().enumerate().filter(|(rank, _)| *rank != group.rank);
-            self.notices.extend(others.map(|(_, to)| Notice { ep: group.ep, to: *to, tag, data }));
+            self.notices.add_failed(group, number, err);
         }
         self.fail_broken(id);
     }
@@ -493,8 +476,8 @@ impl Collectives {
             group.name.is_of(m.tag)
                 || notices::is_of_joined(m.tag, m.data) && m.ep == group.ep && !is_open(m.tag)
         };
-        let Some(ep) = opened.eps.get_mut(group.ep.at()) else { return Ok(()) };
-        let Some(rx) = ep.bind.collective() else { return Ok(()) };
+        let ep = opened.eps.get_mut(group.ep.at());
+        let Some((ep, rx)) = ep.and_then(|ep| ep.bind.collective().map(|rx| (ep, rx))) else { return Ok(()) };
         while let Some(message) = opened.core.rxs.get_mut(rx.at()).and_then(|rx| rx.tagged.take_oldest(picks))
         {
             ep.unexpected().discard(&mut opened.core, message);
@@ -504,13 +487,11 @@ impl Collectives {
 
     /// The endpoint is closed: what it had under way has no completion.
     pub(super) fn forget(&mut self, ep: EpId) {
-        self.operations
-            .names(|op| op.ep == ep)
-            .into_iter()
-            .for_each(|name| drop(self.operations.remove(name)));
+        let of_it = self.operations.names(|op| op.ep == ep);
+        of_it.into_iter().for_each(|name| drop(self.operations.remove(name)));
         self.groups.retain(|_, group| group.ep != ep);
         self.joined.retain(|joined| self.groups.contains_key(&joined.group.0));
-        self.notices.retain(|notice| notice.ep != ep);
+        self.notices.forget(ep);
         self.joins.retain(|(of, _), _| *of != ep);
         self.opening.retain(|group| self.groups.contains_key(&group.0));
         self.sharing.retain(|group| self.groups.contains_key(&group.0));

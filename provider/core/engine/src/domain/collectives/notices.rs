@@ -1,17 +1,69 @@
 //! Notices: messages without bytes, which members of a group send each other beside the parts of operations.
 
-use super::group::NOTICE;
-use super::operation::NOTICE_SENT;
+use link_api::RmaLink;
+
+use super::group::{Group, NOTICE};
+use super::operation::{self, NOTICE_SENT};
+use crate::domain::opened::Opened;
 use crate::types::*;
 
 /// A notice that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Notice {
-    pub(super) ep: EpId,
-    pub(super) to: FiAddr,
-    pub(super) tag: u64,
+struct Notice {
+    ep: EpId,
+    to: FiAddr,
+    tag: u64,
     /// [`FAILED`], [`RESET`], [`WAKE`], or a member that has ended, from [`ENDED`] on.
-    pub(super) data: u64,
+    data: u64,
+}
+
+/// Notices that are to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Notices(Vec<Notice>);
+
+impl Notices {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn add(&mut self, group: &Group, number: u64, data: u64, to: impl Fn(usize) -> bool) {
+        let (ep, tag) = (group.ep, group.name.notice(number));
+        let to = group.members.iter().enumerate().filter(|(rank, _)| *rank != group.rank && to(*rank));
+        for (_, to) in to {
+            let notice = Notice { ep, to: *to, tag, data };
+            // One is enough for a member that takes none: it is stopped.
+            if data != WAKE || !self.0.contains(&notice) {
+                self.0.push(notice);
+            }
+        }
+    }
+
+    /// An operation has failed here.
+    pub(super) fn add_failed(&mut self, group: &Group, number: u64, err: Error) {
+        self.add(group, number, if err.gone().is_some() { RESET } else { FAILED }, |_| true);
+    }
+
+    /// A member has ended.
+    pub(super) fn add_ended(&mut self, group: &Group, member: usize) {
+        self.add(group, 0, ENDED + member as u64, |rank| rank != member);
+    }
+
+    /// A member that sleeps has something to go on with.
+    pub(super) fn add_wake(&mut self, group: &Group, member: usize) {
+        self.add(group, 0, WAKE, |rank| rank == member);
+    }
+
+    /// Sends them as far as there is room. Returns how many.
+    pub(super) fn send<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> usize {
+        let before = self.0.len();
+        self.0.retain(|n| operation::notify(opened, n.ep, n.to, n.tag, n.data) == Err(Error::Again));
+        before - self.0.len()
+    }
+
+    /// The endpoint is closed.
+    pub(super) fn forget(&mut self, ep: EpId) {
+        self.0.retain(|notice| notice.ep != ep);
+    }
 }
 
 /// A notice: its operation has failed, for another reason than the end of a member, or for that.
