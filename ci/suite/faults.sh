@@ -179,6 +179,7 @@ part_group() {
     done
     for links in shm tcp; do
         check "group join $links" "$(pick 120 1800)" env FI_STRAIT_LINKS=$links "$bin/group" 5 "$(pick 6 100)" $RANDOM join
+        check "group remove $links" "$(pick 120 1800)" env FI_STRAIT_LINKS=$links "$bin/group" 5 "$(pick 6 100)" $RANDOM remove
     done
 }
 

@@ -3,12 +3,13 @@
  * Processes that are a group: what their collective operations compute, and what becomes of these when a
  * member is killed.
  *
- *   group MEMBERS ROUNDS SEED [auto|sread|join]
+ *   group MEMBERS ROUNDS SEED [auto|sread|join|remove]
  *
  * In each round all members join two groups, of all and of every second one, and compute in both, with
  * operations of random length in flight. Then one member is killed at a random microsecond, while the others
  * go on: each has an error soon, in a group that the dead one was in, and can close all. By "join" it is killed
- * at a random microsecond from before the first join on.
+ * at a random microsecond from before the first join on. By "remove" it is not killed, and removes the address of a member when its
+ * first join has begun: that join ends with an error at all.
  */
 #include "fab.h"
 
@@ -25,7 +26,7 @@ static struct shared {
 	int victim;
 } *sh;
 
-static int members, automatic, sleeps, in_join;
+static int members, own, automatic, sleeps, in_join, removes;
 
 static struct fab me;
 static struct fid_eq *eq;
@@ -61,11 +62,16 @@ static struct fid_mc *join(fi_addr_t stride, struct fid_av_set **set)
 	OK(fi_av_set(me.av, &attr, set, NULL));
 	OK(fi_av_set_addr(*set, &addr));
 	OK(fi_join_collective(me.ep, addr, *set, 0, &mc, &mc));
+	if (removes && own == sh->victim) {
+		fi_addr_t other = (sh->victim + 1) % members;
+
+		OK(fi_av_remove(me.av, &other, 1, 0));
+	}
 	while ((n = fi_eq_read(eq, &event, &entry, sizeof entry, 0)) == -FI_EAGAIN) {
 		CHECK(now_ns() - start < 30000000000u, "the join does not end");
 		sched_yield();
 	}
-	if (n == -FI_EAVAIL && in_join) {
+	if (n == -FI_EAVAIL && (in_join || removes)) {
 		CHECK(fi_eq_readerr(eq, &failed, 0) == sizeof failed && is_of_a_death(failed.err), "join: error %d", failed.err);
 		OK(fi_close(&mc->fid));
 		return NULL;
@@ -170,6 +176,7 @@ static void member(int rank, uint64_t seed)
 	struct fi_eq_attr attr = {.wait_obj = FI_WAIT_NONE};
 
 	fab_role = "member";
+	own = rank;
 	fab_open(&me, (struct fab_options){.caps = FI_MSG | FI_TAGGED | FI_COLLECTIVE,
 					   .sleeps = sleeps,
 					   .progress = automatic ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
@@ -181,6 +188,13 @@ static void member(int rank, uint64_t seed)
 	for (int i = 0; i < members; i++)
 		fab_insert(&me, &sh->names[i]);
 	all = join(1, &all_set);
+	if (removes) {
+		CHECK(!all, "a join without a member's address");
+		OK(fi_close(&all_set->fid));
+		__atomic_add_fetch(&sh->computed, 1, __ATOMIC_SEQ_CST);
+		wait_for(&sh->computed, members);
+		exit(0);
+	}
 	if (rank % 2 == 0) {
 		some = join(2, &some_set);
 		CHECK(some || sh->victim % 2 == 0, "a join fails without its member's end");
@@ -224,17 +238,18 @@ static void round_of(uint64_t *seed)
 			exit(0);
 		}
 	}
-	while ((in_join ? sh->named : sh->computed) < members) {
+	while (!removes && (in_join ? sh->named : sh->computed) < members) {
 		usleep(100);
 		CHECK(now_ns() - start < 60000000000u, "%d of %d are as far", sh->computed, members);
 		for (int i = 0; i < members; i++)
 			CHECK(waitpid(pids[i], &status, WNOHANG) == 0, "member %d: status %x", i, status);
 	}
 	usleep(next_random(seed) % 20000);
-	kill(pids[victim], SIGKILL);
+	if (!removes)
+		kill(pids[victim], SIGKILL);
 	for (int i = 0; i < members; i++) {
 		CHECK(waitpid(pids[i], &status, 0) == pids[i], "waitpid");
-		CHECK(i == victim || !status, "member %d of %d, %d was killed: status %x", i, members, victim, status);
+		CHECK((i == victim && !removes) || !status, "member %d of %d, %d was killed: status %x", i, members, victim, status);
 	}
 }
 
@@ -247,6 +262,7 @@ int main(int argc, char **argv)
 	automatic = argc > 4 && !strcmp(argv[4], "auto");
 	sleeps = argc > 4 && !strcmp(argv[4], "sread");
 	in_join = argc > 4 && !strcmp(argv[4], "join");
+	removes = argc > 4 && !strcmp(argv[4], "remove");
 	CHECK(members >= 2 && members <= MOST, "2 to %d members", MOST);
 	sh = shared_memory(sizeof *sh);
 	printf("group of %d, seed %lu\n", members, (unsigned long)seed);

@@ -183,15 +183,14 @@ impl Group {
         self.next
     }
 
-    /// An address is called `next` now, or nothing. Whether a member has none any more.
-    pub(super) fn rename(&mut self, at: FiAddr, next: FiAddr) -> bool {
-        let of_it = self.members.iter_mut().find(|member| **member == at);
-        of_it.is_some_and(|member| {
-            if next != ADDR_UNSPEC {
-                *member = next;
-            }
-            next == ADDR_UNSPEC
-        })
+    /// An address is called `next` now, or nothing. The member that has none any more.
+    pub(super) fn rename(&mut self, at: FiAddr, next: FiAddr) -> Option<usize> {
+        let rank = self.rank_of(at)?;
+        if next == ADDR_UNSPEC {
+            return Some(rank);
+        }
+        self.members[rank] = next;
+        None
     }
 
     /// All from that operation on fail. Whether that is new.

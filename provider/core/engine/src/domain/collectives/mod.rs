@@ -21,7 +21,7 @@ use hmem::{AtomicOp, Datatype, Scratch};
 use wire::Addr;
 
 use self::group::{Group, Name};
-use self::notices::{ENDED, FAILED, Notices, RESET, WAKE, group_of, notices_of, watches_of};
+use self::notices::{Notices, Said, group_of, notices_of, watches_of};
 use self::operation::{Memory, NOTICE_SENT, Next, Operation};
 use self::shared::{Over, Post, Went};
 use crate::core::Message;
@@ -342,13 +342,14 @@ impl Collectives {
             return self.has_ended(id, from, true);
         }
         if entry.err.is_none() {
-            match entry.data {
-                FAILED | RESET => {
-                    group.break_from(entry.tag, if entry.data == FAILED { Error::Io } else { Error::Reset });
+            match Said::by(entry.data) {
+                Said::Failed(err, unreached) => {
+                    group.break_from(entry.tag, err);
+                    unreached.into_iter().for_each(|to| self.notices.add_failed_to(group, entry.tag, to));
                     self.fail_broken(id);
                 }
-                WAKE => {}
-                ended => self.has_ended(id, usize::try_from(ended - ENDED).unwrap_or(usize::MAX), false),
+                Said::Woken => {}
+                Said::Ended(member) => self.has_ended(id, member, false),
             }
         }
         if watches {
@@ -361,10 +362,7 @@ impl Collectives {
 
     /// A member of a group with shared memory has ended; those that have no channel with it do not see that.
     fn has_ended(&mut self, id: GroupId, rank: usize, is_seen: bool) {
-        let Some(group) = self.groups.get_mut(&id.0) else { return };
-        if !group.may_share() {
-            return;
-        }
+        let Some(group) = self.groups.get_mut(&id.0).filter(|group| group.may_share()) else { return };
         group.note_gone(rank);
         if is_seen {
             self.notices.add_ended(group, rank);
@@ -381,14 +379,16 @@ impl Collectives {
     ) {
         let uses = |ep: EpId| opened.eps.get(ep.at()).is_some_and(|ep| ep.bind.av() == av);
         let groups = self.groups.iter_mut().filter(|(_, group)| uses(group.ep));
-        let lacking = groups.filter_map(|(id, group)| group.rename(at, next).then_some(GroupId(*id)));
-        for id in lacking.collect::<Vec<_>>() {
+        let lacking = groups.filter_map(|(id, group)| Some((GroupId(*id), group.rename(at, next)?)));
+        for (id, member) in lacking.collect::<Vec<_>>() {
             let parts = self.operations.names(|op| op.group == id);
             let parts = parts.into_iter().filter_map(|name| Some(self.operations.get_mut(name)?.number));
-            let Some(group) = self.groups.get(&id.0) else { continue };
+            let Some(group) = self.groups.get_mut(&id.0) else { continue };
             let steps = group.shared.as_ref().and_then(|shared| shared.first());
             let first = parts.chain(steps).min().unwrap_or(group.begun());
-            self.break_group(id, first, Error::Cancelled);
+            group.break_from(first, Error::Cancelled);
+            self.notices.add_removed(group, first, member);
+            self.fail_broken(id);
         }
         self.notices.send(opened);
         self.settle_later(opened);

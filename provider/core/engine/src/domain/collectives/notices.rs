@@ -13,7 +13,7 @@ struct Notice {
     ep: EpId,
     to: FiAddr,
     tag: u64,
-    /// [`FAILED`], [`RESET`], [`WAKE`], or a member that has ended, from [`ENDED`] on.
+    /// [`FAILED`], [`RESET`], [`WAKE`], or a member from [`ENDED`] or [`REMOVED`] on.
     data: u64,
 }
 
@@ -43,6 +43,18 @@ impl Notices {
         self.add(group, number, if err.gone().is_some() { RESET } else { FAILED }, |_| true);
     }
 
+    /// An operation has failed here, since that member's address was removed. It may be too late to send to
+    /// that one: the others do.
+    pub(super) fn add_removed(&mut self, group: &Group, number: u64, member: usize) {
+        self.add_failed_to(group, number, member);
+        self.add(group, number, REMOVED + member as u64, |rank| rank != member);
+    }
+
+    /// An operation has failed, as one member alone is to be notified.
+    pub(super) fn add_failed_to(&mut self, group: &Group, number: u64, member: usize) {
+        self.add(group, number, FAILED, |rank| rank == member);
+    }
+
     /// A member has ended.
     pub(super) fn add_ended(&mut self, group: &Group, member: usize) {
         self.add(group, 0, ENDED + member as u64, |rank| rank != member);
@@ -67,12 +79,36 @@ impl Notices {
 }
 
 /// A notice: its operation has failed, for another reason than the end of a member, or for that.
-pub(super) const FAILED: u64 = 0;
-pub(super) const RESET: u64 = 1;
+const FAILED: u64 = 0;
+const RESET: u64 = 1;
 /// The sender has published a step of shared memory.
-pub(super) const WAKE: u64 = 2;
+const WAKE: u64 = 2;
 /// A member has ended, whose number is what is above this.
-pub(super) const ENDED: u64 = 3;
+const ENDED: u64 = 3;
+/// The operation has failed at the sender, which has no address of a member any more, whose number is what is
+/// above this.
+const REMOVED: u64 = 1 << 32;
+
+/// What a notice says.
+pub(super) enum Said {
+    /// An operation has failed; and a member that the sender may not have notified.
+    Failed(Error, Option<usize>),
+    Woken,
+    Ended(usize),
+}
+
+impl Said {
+    pub(super) fn by(data: u64) -> Said {
+        let member = |from: u64| usize::try_from(data - from).unwrap_or(usize::MAX);
+        match data {
+            FAILED => Said::Failed(Error::Io, None),
+            RESET => Said::Failed(Error::Reset, None),
+            WAKE => Said::Woken,
+            ENDED..REMOVED => Said::Ended(member(ENDED)),
+            REMOVED.. => Said::Failed(Error::Io, Some(member(REMOVED))),
+        }
+    }
+}
 
 /// What receives of notices are posted as.
 pub(super) fn notices_of(group: GroupId) -> Ctx {
@@ -95,5 +131,5 @@ pub(super) fn group_of(ctx: Ctx) -> Option<(GroupId, bool)> {
 
 /// Whether this is a notice that no member gets before it has joined.
 pub(super) fn is_of_joined(tag: u64, data: Option<u64>) -> bool {
-    tag & NOTICE != 0 && data.is_some_and(|data| data >= WAKE)
+    tag & NOTICE != 0 && data.is_some_and(|data| (WAKE..REMOVED).contains(&data))
 }
