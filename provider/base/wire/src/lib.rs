@@ -19,7 +19,7 @@
 //! | `Result` | req | – | [`Status`] | fetched values |
 //! | `CoopFetch` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
 //! | `CoopRma` | initiator's req | 1: write, 0: read | segments | [`Pieces`], [`RmaSeg`], some [`Seg`] |
-//! | `Pause` | – | 1: offer messages, 0: send them | – | – |
+//! | `Pause` | – | 1: offer messages, 0: send them | 1: offer the next long ones | – |
 //! | `Refused` | – | 1: an atomic, 0: a write | [`Status`] | – |
 //! | `CoopDone` | counter's owner's req | pieces put; from bit 32: failed piece + 1 | [`Status`] | – |
 //! | `Handle` | – | – | – | [`Handle`] |

@@ -59,7 +59,7 @@ fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
         (head(Op::Fin, none, 0, 77, 0), "Fin: tag 0x4d names no operation under way"),
         (head(Op::Fin, none, 0, other, 0), "Fin: tag 0x100000000 names an operation with another peer"),
         (share, "CoopFetch: tag 0x100000000 names an operation with another peer"),
-        (head(Op::Pause, none, 0, 0, 5), "Pause: data 0x5 is neither 0 nor 1"),
+        (head(Op::Pause, none, 0, 0, 5), "Pause: data 0x5, aux 0x0: each is 0 or 1, and not both 1"),
         (
             head(Op::Refused, none, 1, 0, 0),
             "Refused: status 1 for an operation that this endpoint did not post",

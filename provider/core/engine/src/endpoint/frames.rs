@@ -88,6 +88,12 @@ impl<L: RmaLink> Net<L> {
         }
     }
 
+    /// Asks a peer that runs ahead to offer long messages for a while.
+    pub(in crate::endpoint) fn send_ahead(&mut self, peer: PeerId) {
+        let head = Head::new(WireOp::Pause, Flags::empty(), 1, 0, 0);
+        self.send_or_queue(peer, head.as_bytes());
+    }
+
     pub(in crate::endpoint) fn send_pause(&mut self, peer: PeerId, on: bool) {
         let head = Head::new(WireOp::Pause, Flags::empty(), 0, 0, on.into());
         self.send_or_queue(peer, head.as_bytes());

@@ -35,7 +35,7 @@ pub(super) enum Malformed {
     OtherPeer,
     /// `data`, `aux` or the length do not fit the operation that `tag` names.
     Unfit,
-    /// `data` is neither 0 nor 1.
+    /// `data` or `aux` is neither 0 nor 1, or both are 1.
     Data,
     /// It refuses what was not posted.
     Status,
@@ -149,7 +149,7 @@ pub(super) fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed
         Malformed::Unfit => {
             format!("data {data:#x}, aux {aux:#x} or {body} bytes do not fit operation {tag:#x}")
         }
-        Malformed::Data => format!("data {data:#x} is neither 0 nor 1"),
+        Malformed::Data => format!("data {data:#x}, aux {aux:#x}: each is 0 or 1, and not both 1"),
         Malformed::Status => format!("status {aux} for an operation that this endpoint did not post"),
     };
     format!("{op:?}: {what}")

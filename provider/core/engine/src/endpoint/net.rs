@@ -10,7 +10,7 @@ use crate::endpoint::malformed::{Fields, Handled, Malformed, describe};
 use crate::endpoint::metered::Metered;
 use crate::endpoint::parts::header::handle_frame;
 use crate::endpoint::parts::peer::Peer;
-use crate::endpoint::parts::quota::Quota;
+use crate::endpoint::parts::quota::{A_WHILE, Quota};
 use crate::endpoint::parts::table::Table;
 use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
@@ -204,12 +204,12 @@ impl<L: RmaLink> Net<L> {
     }
 
     pub(in crate::endpoint) fn on_pause(&mut self, peer: PeerId, head: &Head) -> Handled {
-        let on = match head.data.get() {
-            0 => false,
-            1 => true,
+        let flow = &mut self.peer(peer).flow;
+        match (head.data.get(), head.aux.get()) {
+            (on @ (0 | 1), 0) => flow.set_paused(on == 1),
+            (0, 1) => flow.offer_long(A_WHILE),
             _ => return Err(Malformed::Data),
-        };
-        self.peer(peer).flow.set_paused(on);
+        }
         Ok(())
     }
 

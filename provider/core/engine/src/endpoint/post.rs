@@ -179,11 +179,12 @@ impl<L: RmaLink> Post<'_, L> {
         when.set(When::DELIVERY, flags.contains(OpFlags::DELIVERY));
         when.set(When::IN_A_ROW, self.adapt.is_in_a_row());
         let state = self.net.peer(peer);
-        when.set(When::PAUSED, state.flow.is_paused());
         when.set(When::BEHIND_UNACKED, state.answers.is_behind_unacked());
         when.set(When::HELPED, state.hints.helps());
         let is_large = len > state.flow.limits().eager;
-        self.adapt.note_begun(peer, is_large && !when.contains(When::INJECT));
+        let may_wait = is_large && !when.contains(When::INJECT);
+        when.set(When::PAUSED, state.flow.is_paused() || may_wait && state.flow.takes_long_offer());
+        self.adapt.note_begun(peer, may_wait);
         when
     }
 

@@ -58,7 +58,9 @@ impl<L: RmaLink> Endpoint<L> {
                 self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags)
             }
             WireOp::Rts => {
-                self.net.peer(peer).hints.set_unanswered(false);
+                let state = self.net.peer(peer);
+                state.hints.set_unanswered(false);
+                state.ahead_sent = false;
                 match self.incoming_messages().on_plain_rts(core, frame, &head, flags) {
                     Some(()) => Ok(()),
                     None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),

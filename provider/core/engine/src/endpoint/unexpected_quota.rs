@@ -16,7 +16,7 @@ use crate::core::{Body, Core, Message};
 use crate::endpoint::malformed::Handled;
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::bind::Bind;
-use crate::endpoint::parts::quota::SLACK;
+use crate::endpoint::parts::quota::{AHEAD, SLACK};
 use crate::endpoint::parts::request::Meta;
 use crate::endpoint::requests::Requests;
 use crate::endpoint::rma::order::RmaOrder;
@@ -63,7 +63,22 @@ impl<L: RmaLink> Unexpected<'_, L> {
     pub(in crate::endpoint) fn add_weight(&mut self, core: &mut Core, peer: PeerId, weight: usize) -> bool {
         core.waiting += weight;
         self.net.peer(peer).waiting += weight;
-        core.waiting <= core.waiting_most || self.over_quota(core, peer)
+        core.waiting <= core.waiting_most.min(AHEAD) || self.is_much(core, peer, weight)
+    }
+
+    /// More waits than of a peer that does not run ahead. Whether what came last may stay.
+    #[inline(never)]
+    fn is_much(&mut self, core: &mut Core, peer: PeerId, weight: usize) -> bool {
+        if core.waiting > core.waiting_most {
+            return self.over_quota(core, peer);
+        }
+        let state = self.net.peer(peer);
+        let limits = state.flow.limits();
+        let is_long = limits.is_sync() && weight > Message::weight_held(limits.eager);
+        if is_long && state.waiting > AHEAD && !std::mem::replace(&mut state.ahead_sent, true) {
+            self.net.send_ahead(peer);
+        }
+        true
     }
 
     /// Whether what came last may stay.

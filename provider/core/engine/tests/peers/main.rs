@@ -1,5 +1,6 @@
 //! Peers that end, that send too much, and that send nonsense.
 
+mod ahead;
 mod bound;
 mod death;
 mod flood;

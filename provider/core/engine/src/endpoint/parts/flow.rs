@@ -18,6 +18,8 @@ pub(in crate::endpoint) struct Flow {
     limits: Limits,
     /// The peer has asked this side to send no more for now.
     paused: bool,
+    /// So many of the next long messages it has asked this side to offer.
+    long_offers: u16,
     /// Its path is in the log.
     path_logged: bool,
     /// Its messages are counted, so that none is too plain to be looked at.
@@ -35,6 +37,7 @@ impl Flow {
             plain_below: 0,
             limits: Limits::new(path),
             paused: false,
+            long_offers: 0,
             path_logged: false,
             metered,
             unsent: 0,
@@ -124,6 +127,17 @@ impl Flow {
         self.paused
     }
 
+    /// Whether it has asked that this long message be offered, which counts.
+    pub(in crate::endpoint) fn takes_long_offer(&mut self) -> bool {
+        let takes = self.long_offers > 0;
+        self.long_offers = self.long_offers.saturating_sub(1);
+        takes
+    }
+
+    pub(in crate::endpoint) fn offer_long(&mut self, messages: u16) {
+        self.long_offers = messages;
+    }
+
     pub(in crate::endpoint) fn set_paused(&mut self, on: bool) {
         self.paused = on;
         self.update_plain();
@@ -158,6 +172,7 @@ impl Flow {
         self.backlog.clear();
         self.owed = 0;
         self.paused = false;
+        self.long_offers = 0;
         self.limits = Limits::new(path);
         self.update_plain();
     }

@@ -28,6 +28,8 @@ pub(crate) struct Peer {
     pub(in crate::endpoint) expected: bool,
     /// This side has asked the peer to send no more for now.
     pub(in crate::endpoint) pause_sent: bool,
+    /// It has been asked to offer long messages for a while, and has offered none since.
+    pub(in crate::endpoint) ahead_sent: bool,
     /// The link's answer to a message of [`Endpoint::send_plain`](super::Endpoint); the general post of the
     /// same message, which follows, returns it.
     pub(in crate::endpoint) refused: Option<Gone>,
@@ -57,6 +59,7 @@ impl Peer {
             gone: None,
             expected: false,
             pause_sent: false,
+            ahead_sent: false,
             refused: None,
             connecting: false,
             routes: 0,
@@ -103,6 +106,7 @@ impl Peer {
         self.gone = Some(why);
         self.connecting = false;
         self.expected = false;
+        self.ahead_sent = false;
         std::mem::take(&mut self.pause_sent)
     }
 }

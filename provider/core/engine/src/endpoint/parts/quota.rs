@@ -9,6 +9,12 @@ const DEPTH_MOST: u32 = 1 << 16;
 /// Beyond twice what waiting messages may take up: offers of a paused peer, and what was in its
 /// ring before.
 pub(in crate::endpoint) const SLACK: usize = 64 << 20;
+/// Bytes of one peer's unexpected messages from which on it runs ahead, and is asked to offer long messages
+/// for a while: those that travel inside frames although they are longer than those that always do. A receive
+/// that is posted later copies such a message twice, and by memory that is new each time; one that was
+/// offered is copied once. So many messages are a while.
+pub(in crate::endpoint) const AHEAD: usize = 256 << 10;
+pub(in crate::endpoint) const A_WHILE: u16 = 512;
 /// Answers that a peer does not take, in bytes: from how many on they are read when they are sent, and
 /// from how many on there is no good reason for them.
 pub(in crate::endpoint) const OWED_MUCH: usize = 1 << 20;
