@@ -179,13 +179,21 @@ impl<L: RmaLink> Post<'_, L> {
         when.set(When::DELIVERY, flags.contains(OpFlags::DELIVERY));
         when.set(When::IN_A_ROW, self.adapt.is_in_a_row());
         let state = self.net.peer(peer);
+        when.set(When::PAUSED, state.flow.is_paused());
         when.set(When::BEHIND_UNACKED, state.answers.is_behind_unacked());
         when.set(When::HELPED, state.hints.helps());
         let is_large = len > state.flow.limits().eager;
-        let may_wait = is_large && !when.contains(When::INJECT);
-        when.set(When::PAUSED, state.flow.is_paused() || may_wait && state.flow.takes_long_offer());
-        self.adapt.note_begun(peer, may_wait);
+        if is_large && !when.contains(When::INJECT) && self.is_offered(peer) {
+            when.insert(When::PAUSED);
+        }
         when
+    }
+
+    /// Something large is begun: whether the peer has asked that it be offered.
+    #[inline(never)]
+    fn is_offered(&mut self, peer: PeerId) -> bool {
+        self.adapt.note_large(peer);
+        self.net.peer(peer).flow.takes_long_offer()
     }
 
     /// Sends the frame of a request that the peer will answer.

@@ -66,16 +66,8 @@ impl Adapt {
         self.bytes_since_progress >= MOST_SINCE_PROGRESS
     }
 
-    /// Something is begun to this peer, something large or not.
-    #[inline(always)]
-    pub(in crate::endpoint) fn note_begun(&mut self, peer: PeerId, large: bool) {
-        if large {
-            self.note_large(peer);
-        }
-    }
-
-    #[inline(never)]
-    fn note_large(&mut self, peer: PeerId) {
+    /// Something large is begun to this peer.
+    pub(in crate::endpoint) fn note_large(&mut self, peer: PeerId) {
         if !self.posting {
             (self.posting, self.targets, self.target) = (true, 0, None);
         }
