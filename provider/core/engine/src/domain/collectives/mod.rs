@@ -206,9 +206,8 @@ impl Collectives {
     /// Has other members wake this process; whether it waits for nothing else, and nothing came meanwhile.
     pub(super) fn arm<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> bool {
         for id in &self.sharing {
-            if let Some(shared) = self.groups.get(&id.0).and_then(|group| group.shared.as_ref()) {
-                shared.sleep();
-            }
+            let shared = self.groups.get_mut(&id.0).and_then(|group| group.shared.as_mut());
+            shared.into_iter().for_each(|shared| shared.sleep());
         }
         let came = !self.sharing.is_empty() && self.run_shared(opened) > 0;
         if came {
@@ -464,6 +463,10 @@ impl Collectives {
         if !self.groups.get(&id.0).ok_or(Error::NotFound)?.is_idle() {
             return Err(Error::Busy);
         }
+        let shared = self.groups.get(&id.0).and_then(|group| group.shared.as_ref());
+        shared.into_iter().for_each(|shared| shared.leave());
+        self.wake_members(id);
+        self.settle_later(opened);
         let Some(group) = self.groups.remove(&id.0) else { return Err(Error::NotFound) };
         operation::unpost(opened, group.ep, notices_of(id));
         operation::unpost(opened, group.ep, watches_of(id));

@@ -80,7 +80,14 @@ pub(super) struct Shared {
     members: Vec<usize>,
     sequence: Sequence,
     posted: VecDeque<Posted>,
+    /// Calls that have found nothing since members were polled that may have left.
+    idle: u32,
 }
+
+/// A member that has closed the group says to have finished this step.
+const LEFT: u64 = u64::MAX;
+/// Calls that find nothing, from one to the next that polls whether a member has left.
+const IDLE: u32 = 256;
 
 /// What the operation is, as all members have to say it.
 fn print(shape: &Shape, by: By, number: u64) -> u64 {
@@ -100,7 +107,7 @@ fn print(shape: &Shape, by: By, number: u64) -> u64 {
 
 impl Shared {
     pub(super) fn new((shape, memory): Made, members: Vec<usize>) -> Shared {
-        Shared { memory, shape, members, sequence: Sequence::new(SLOTS), posted: VecDeque::new() }
+        Shared { memory, shape, members, sequence: Sequence::new(SLOTS), posted: VecDeque::new(), idle: 0 }
     }
 
     /// Bytes of a slot.
@@ -146,7 +153,7 @@ impl Shared {
 
     /// Goes on with the first operation; `gone`: members that have ended.
     pub(super) fn go_on(&mut self, gone: &[usize]) -> Went {
-        let Shared { memory, shape, members, sequence, posted } = self;
+        let Shared { memory, shape, members, sequence, posted, idle } = self;
         let Some(first) = posted.front_mut().filter(|first| first.post.behind.is_none()) else {
             return Went::Nowhere;
         };
@@ -156,7 +163,9 @@ impl Shared {
             None => {
                 let Posted { print, post: Post { input, result, by, .. }, .. } = *first;
                 let (memory, rank) = (&**memory, shape.rank);
-                let view = View { memory, rank, members, gone, print, input, result, by };
+                let may_leave = *idle == 0;
+                *idle = (*idle + 1) % IDLE;
+                let view = View { memory, rank, members, gone, may_leave, print, input, result, by };
                 let went = first.run.go_on(sequence, &view);
                 match went {
                     Ok(false) if first.run == before => return Went::Nowhere,
@@ -182,8 +191,14 @@ impl Shared {
     }
 
     /// This member is to be woken from now on. What it waits for is to be polled once more.
-    pub(super) fn sleep(&self) {
+    pub(super) fn sleep(&mut self) {
         self.memory.sleep();
+        self.idle = 0;
+    }
+
+    /// This member closes the group: what others expect of it beyond what it has published does not come.
+    pub(super) fn leave(&self) {
+        self.memory.finish(LEFT);
     }
 }
 
@@ -193,6 +208,8 @@ struct View<'a> {
     rank: usize,
     members: &'a [usize],
     gone: &'a [usize],
+    /// Whether members that have left are to be found.
+    may_leave: bool,
     print: u64,
     input: Span,
     result: Span,
@@ -217,8 +234,14 @@ impl Slots for View<'_> {
     type Error = Error;
 
     fn arrived(&self, member: usize, step: u64) -> Result<bool, Error> {
-        match self.memory.arrival(member, step, self.print) {
+        let arrival = || self.memory.arrival(member, step, self.print);
+        match arrival() {
             Arrival::Here => Ok(true),
+            // What it has published came before.
+            Arrival::Awaited if self.may_leave && self.memory.finished(member) == LEFT => match arrival() {
+                Arrival::Here => Ok(true),
+                _ => Err(Error::Cancelled),
+            },
             Arrival::Awaited if self.is_gone(member) => Err(Error::Reset),
             Arrival::Awaited => Ok(false),
             Arrival::Wrong => Err(Error::Invalid),
