@@ -3,18 +3,20 @@
  * Processes that are a group: what their collective operations compute, and what becomes of these when a
  * member is killed.
  *
- *   group MEMBERS ROUNDS SEED [auto|sread|join|remove]
+ *   group MEMBERS ROUNDS SEED [auto|sread|join|remove] [host=NAME...]
  *
  * In each round all members join two groups, of all and of every second one, and compute in both, with
  * operations of random length in flight. Then one member is killed at a random microsecond, while the others
  * go on: each has an error soon, in a group that the dead one was in, and can close all. By "join" it is killed
  * at a random microsecond from before the first join on. By "remove" it is not killed, and removes the address of a member when its
- * first join has begun: that join ends with an error at all.
+ * first join has begun: that join ends with an error at all. `host=` names a network namespace of ip-netns(8): the members are on
+ * these in turn.
  */
 #include "fab.h"
 
 #include <rdma/fi_collective.h>
 #include <rdma/fi_eq.h>
+#include <fcntl.h>
 
 #define MOST 16
 #define WORDS 20000
@@ -26,7 +28,7 @@ static struct shared {
 	int victim;
 } *sh;
 
-static int members, own, automatic, sleeps, in_join, removes;
+static int members, own, automatic, sleeps, in_join, removes, host_count, host_fds[MOST];
 
 static struct fab me;
 static struct fid_eq *eq;
@@ -177,6 +179,8 @@ static void member(int rank, uint64_t seed)
 
 	fab_role = "member";
 	own = rank;
+	if (host_count)
+		CHECK(!setns(host_fds[rank % host_count], CLONE_NEWNET), "setns: %s", strerror(errno));
 	fab_open(&me, (struct fab_options){.caps = FI_MSG | FI_TAGGED | FI_COLLECTIVE,
 					   .sleeps = sleeps,
 					   .progress = automatic ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
@@ -264,6 +268,16 @@ int main(int argc, char **argv)
 	in_join = argc > 4 && !strcmp(argv[4], "join");
 	removes = argc > 4 && !strcmp(argv[4], "remove");
 	CHECK(members >= 2 && members <= MOST, "2 to %d members", MOST);
+	for (int i = 4; i < argc; i++) {
+		char path[80];
+
+		if (strncmp(argv[i], "host=", 5))
+			continue;
+		snprintf(path, sizeof path, "/run/netns/%s", argv[i] + 5);
+		CHECK(host_count < MOST, "up to %d hosts", MOST);
+		host_fds[host_count] = open(path, O_RDONLY | O_CLOEXEC);
+		CHECK(host_fds[host_count++] >= 0, "%s: %s", path, strerror(errno));
+	}
 	sh = shared_memory(sizeof *sh);
 	printf("group of %d, seed %lu\n", members, (unsigned long)seed);
 	fflush(stdout);

@@ -7,7 +7,8 @@
  *   fi PROVIDER MEMBERS count ROUNDS OPERATION BYTES
  *
  * Prints "OPERATION BYTES MICROSECONDS" for each: the median of five stretches, of the slowest member in each. The root of a
- * broadcast is another member each time. With "count" nothing is printed: under valgrind --tool=callgrind
+ * broadcast is another member each time. HOSTS has names of network namespaces (ip-netns(8)): the first ones of the members are in
+ * the first of these, and as many in each. With "count" nothing is printed: under valgrind --tool=callgrind
  * --toggle-collect=measured the instructions of all members of ROUNDS operations are counted.
  */
 #define _GNU_SOURCE
@@ -17,6 +18,7 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -243,12 +245,31 @@ static void bind_to(int rank)
 	sched_setaffinity(0, sizeof one, &one);
 }
 
+static void enter_host(int rank)
+{
+	char *names = getenv("HOSTS") ? strdup(getenv("HOSTS")) : NULL, *all[MOST], path[80];
+	int hosts = 0, fd;
+
+	for (char *name = names ? strtok(names, " ") : NULL; name && hosts < MOST; name = strtok(NULL, " "))
+		all[hosts++] = name;
+	if (!hosts)
+		return;
+	snprintf(path, sizeof path, "/run/netns/%s", all[rank * hosts / members]);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || setns(fd, CLONE_NEWNET)) {
+		perror(path);
+		exit(1);
+	}
+	close(fd);
+}
+
 static void run_member(const char *provider, int rank, double seconds, const char *what, size_t only)
 {
 	static struct member m;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	bind_to(rank);
+	enter_host(rank);
 	open_member(&m, provider, rank);
 	while (sh->named < members)
 		sched_yield();

@@ -19,8 +19,10 @@ pub(crate) struct Groups<'a> {
 }
 
 impl GroupLink for Groups<'_> {
-    fn shares(&self, _peer: PeerId) -> bool {
-        true
+    fn shares(&self, peer: PeerId) -> bool {
+        let hub = self.hub.borrow();
+        let host = |place: Place| hub.hosts.get(place).copied().unwrap_or(0);
+        self.peers[peer.0 as usize].is_some_and(|place| host(place) == host(self.at))
     }
 
     fn create(&mut self, shape: GroupShape, to: &[PeerId]) -> io::Result<(GroupName, Box<dyn GroupMemory>)> {

@@ -115,6 +115,8 @@ pub(crate) struct Hub {
     /// Memory of groups that was made, and the node that has none.
     pub(crate) groups: Vec<Offer>,
     pub(crate) no_group_memory: Option<Place>,
+    /// The host of each place; of those beyond: the first.
+    pub(crate) hosts: Vec<usize>,
     /// An answer to a request of group memory took a while.
     pub(crate) is_late: bool,
     /// What happens when a node finds nothing to do.
@@ -199,6 +201,7 @@ impl Hub {
             barred: None,
             groups: Vec::new(),
             no_group_memory: None,
+            hosts: Vec::new(),
             is_late: false,
             slow: false,
             meanwhile: None,

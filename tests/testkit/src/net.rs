@@ -272,6 +272,11 @@ impl Net {
         self.hub.borrow_mut().no_group_memory = Some(at);
     }
 
+    /// Which host each node is on: nodes of different ones share no memory of groups.
+    pub fn set_hosts(&mut self, hosts: &[usize]) {
+        self.hub.borrow_mut().hosts = hosts.to_vec();
+    }
+
     /// How many direct accesses there were.
     pub fn direct_accesses(&self) -> usize {
         self.hub.borrow().accesses()

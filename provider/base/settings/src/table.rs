@@ -99,7 +99,7 @@ pub const GROUP_MEMORY: Setting = Setting {
     name: "group_memory",
     kind: Kind::Bytes { least: 0, most: 64 << 20 },
     default: "65536",
-    help: "Memory that each member of a group (FI_COLLECTIVE) shares with the others where all are of one host, in whole pages for \
+    help: "Memory that each member of a group (FI_COLLECTIVE) shares with the others of its host, in whole pages for \
            each quarter; less than 16384: none, and their operations go by messages",
 };
 

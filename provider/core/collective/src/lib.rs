@@ -14,18 +14,21 @@
 //! | all to all, reduce-scatter | pairwise | the same |
 //! | scatter, gather | from and to the root | the same |
 //!
-//! Members that share memory do without messages ([`Plan`]).
+//! Members that share memory do without messages ([`Plan`]), those of several hosts inside each host
+//! ([`Layers`]).
 //!
 //! Pairwise exchanges have [`WINDOW`] messages under way in each direction.
 
 #![forbid(unsafe_code)]
 
+mod hosts;
 mod pairwise;
 mod run;
 mod schedule;
 mod shared;
 mod tree;
 
+pub use hosts::{Hosts, Layers};
 pub use run::{Run, Sequence, Slots};
 pub use schedule::Schedule;
 pub use shared::{FLAT, Plan, Put, Take, Use};

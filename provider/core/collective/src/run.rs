@@ -126,6 +126,10 @@ impl Run {
                     return Ok(false);
                 }
             }
+            if !self.plan.publishes(n) {
+                // Nothing is taken of it, but a member that expects something finds what was posted here.
+                slots.publish(step);
+            }
             if self.plan.is_joint(n) {
                 sequence.finished = step - 1;
             } else {

@@ -19,6 +19,8 @@ enum Way {
     AllToAll,
     Scatter,
     Gather,
+    /// [`Schedule::rounds`].
+    Rounds,
 }
 
 /// What one member does in an operation.
@@ -29,6 +31,7 @@ pub struct Schedule {
     bytes: usize,
     way: Way,
     next: usize,
+    rounds: Vec<Round>,
 }
 
 /// Rounds of dissemination and of Bruck's allgather.
@@ -53,7 +56,12 @@ impl Schedule {
             Kind::Scatter => Way::Scatter,
             Kind::Gather => Way::Gather,
         };
-        Some(Schedule { shape, bytes, way, next: 0 })
+        Some(Schedule { shape, bytes, way, next: 0, rounds: Vec::new() })
+    }
+
+    /// These rounds, whose bytes are of the caller's input and result.
+    pub(crate) fn of_rounds(shape: Shape, rounds: Vec<Round>) -> Schedule {
+        Schedule { shape, bytes: 0, way: Way::Rounds, next: 0, rounds }
     }
 
     pub fn shape(&self) -> &Shape {
@@ -87,6 +95,7 @@ impl Schedule {
             Way::AllToAll => self.exchange(self.slices()).all_to_all(n),
             Way::Scatter => self.exchange(self.slices()).scatter(n, self.shape.root),
             Way::Gather => self.exchange(self.slices()).gather(n, self.shape.root),
+            Way::Rounds => self.rounds.get_mut(n).map(std::mem::take),
         }
     }
 

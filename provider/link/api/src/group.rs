@@ -1,4 +1,4 @@
-//! Memory that the members of a group have in common, for collective operations inside a host.
+//! Memory that the members of a group on one host have in common, for collective operations.
 //!
 //! Each member has [`SLOTS`] slots, which it alone writes. An operation is made of steps, which have one
 //! number at all members and go through the slots in turn. In a step a member fills its slot, publishes the

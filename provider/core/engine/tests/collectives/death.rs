@@ -3,7 +3,7 @@
 use engine::{CollectiveKind as Kind, Error, GroupId};
 use testkit::{Direct, Net, Setup};
 
-use crate::group::{begin_join, call, join, net, op, with_memory};
+use crate::group::{Reach, begin_join, call, join, net, op, with_memory};
 
 fn post(net: &mut Net, at: usize, group: GroupId, kind: Kind, count: usize) {
     let op = with_memory(net, at, group, &op(kind, 0, count), |len| vec![0; len]).unwrap();
@@ -19,7 +19,7 @@ fn all_end(net: &mut Net, groups: &[GroupId], dead: usize, case: &str) {
         assert_eq!(done.len(), 1, "{case} {at}");
         let why = done[0].err;
         assert!(
-            matches!(why, None | Some(Error::Reset | Error::Refused | Error::Cancelled)),
+            matches!(why, None | Some(Error::Reset | Error::Refused | Error::Cancelled | Error::Io)),
             "{case} {at}: {why:?}"
         );
     }
@@ -39,14 +39,15 @@ fn all_end(net: &mut Net, groups: &[GroupId], dead: usize, case: &str) {
 #[test]
 fn operations_end_when_a_member_does_whatever_it_was_at() {
     for kind in Kind::ALL {
-        let ways = Direct::ALL.map(|direct| (direct, false)).into_iter().chain([(Direct::InCall, true)]);
-        for (direct, shared) in ways {
+        let shared = Reach::ALL.into_iter().filter(|reach| reach.is_shared());
+        let ways = Direct::ALL.map(|direct| (direct, Reach::Messages)).into_iter();
+        for (direct, reach) in ways.chain(shared.map(|reach| (Direct::InCall, reach))) {
             for (members, dead) in [(2, 1), (3, 0), (5, 3), (8, 6)] {
-                for count in if shared { [4000, 40_000] } else { [1, 4000] } {
+                for count in if reach.is_shared() { [4000, 40_000] } else { [1, 4000] } {
                     for steps in [0, 1, 3, 7, 20] {
                         let capacity = direct.least_capacity().max(4);
-                        let setup = Setup { direct, capacity, shared, ..Setup::default() };
-                        let mut net = net(members, setup);
+                        let setup = Setup { direct, capacity, ..Setup::default() };
+                        let mut net = reach.net(members, setup);
                         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
                         (0..members).for_each(|at| post(&mut net, at, groups[at], kind, count));
                         for step in 0..steps {
@@ -54,7 +55,7 @@ fn operations_end_when_a_member_does_whatever_it_was_at() {
                         }
                         net.kill(dead);
                         let case =
-                            format!("{kind:?} {direct:?} {dead} of {members}, {count}, {steps}, {shared}");
+                            format!("{kind:?} {direct:?} {dead} of {members}, {count}, {steps}, {reach:?}");
                         all_end(&mut net, &groups, dead, &case);
                     }
                 }
@@ -65,8 +66,8 @@ fn operations_end_when_a_member_does_whatever_it_was_at() {
 
 #[test]
 fn a_member_that_never_called_and_ended_fails_all() {
-    for (members, shared) in (2..=10).flat_map(|members| [(members, false), (members, true)]) {
-        let mut net = net(members, Setup { shared, ..Setup::default() });
+    for (members, reach) in (2..=10).flat_map(|members| Reach::ALL.map(|reach| (members, reach))) {
+        let mut net = reach.net(members, Setup::default());
         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
         (1..members).for_each(|at| post(&mut net, at, groups[at], Kind::AllReduce, 100));
         net.settle();
@@ -82,8 +83,8 @@ fn a_member_that_never_called_and_ended_fails_all() {
 
 #[test]
 fn a_join_fails_whose_member_ends() {
-    for (members, shared) in (2..=6).flat_map(|members| [(members, false), (members, true)]) {
-        let mut net = net(members, Setup { shared, ..Setup::default() });
+    for (members, reach) in (2..=6).flat_map(|members| Reach::ALL.map(|reach| (members, reach))) {
+        let mut net = reach.net(members, Setup::default());
         let all: Vec<usize> = (0..members).collect();
         let addrs: Vec<u64> = all.iter().map(|at| *at as u64).collect();
         // The last one has made itself known, and does not call.
@@ -109,16 +110,17 @@ fn a_join_fails_whose_member_ends() {
 #[test]
 fn a_member_that_ends_in_the_join_or_right_behind_it_is_missed() {
     let mut behind = 0;
-    for members in 2..=5 {
+    let shared = || Reach::ALL.into_iter().filter(|reach| reach.is_shared());
+    for (members, reach) in (2..=5).flat_map(|members| shared().map(move |reach| (members, reach))) {
         for (dead, first) in (0..members).flat_map(|dead| (0..members).map(move |first| (dead, first))) {
             for steps in 0.. {
-                let mut net = net(members, Setup { shared: true, ..Setup::default() });
+                let mut net = reach.net(members, Setup::default());
                 let groups = begin_join(&mut net, &(0..members).collect::<Vec<_>>());
                 (0..steps).for_each(|step| _ = net[(first + step) % members].progress());
                 let before: Vec<_> = (0..members).map(|at| net[at].joined(groups[at])).collect();
                 net.kill(dead);
                 net.settle();
-                let case = format!("{dead} of {members}, {steps} from {first} on");
+                let case = format!("{dead} of {members}, {steps} from {first} on, {reach:?}");
                 let left = (0..members).filter(|at| *at != dead);
                 let joined: Vec<_> = left
                     .filter(|at| {
@@ -158,8 +160,8 @@ fn a_member_that_ends_in_the_join_or_right_behind_it_is_missed() {
 /// A member that is done with all of its operations may end: the others complete theirs.
 #[test]
 fn one_that_ends_after_its_last_operation_fails_none() {
-    for (members, shared) in (2..=10).flat_map(|members| [(members, false), (members, true)]) {
-        let mut net = net(members, Setup { shared, ..Setup::default() });
+    for (members, reach) in (2..=10).flat_map(|members| Reach::ALL.map(|reach| (members, reach))) {
+        let mut net = reach.net(members, Setup::default());
         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
         (0..members).for_each(|at| post(&mut net, at, groups[at], Kind::Barrier, 0));
         let mut over = false;
@@ -182,11 +184,11 @@ fn one_that_ends_after_its_last_operation_fails_none() {
 
 #[test]
 fn another_group_goes_on() {
-    [false, true].into_iter().for_each(goes_on);
+    Reach::ALL.into_iter().for_each(goes_on);
 }
 
-fn goes_on(shared: bool) {
-    let mut net = net(4, Setup { shared, ..Setup::default() });
+fn goes_on(reach: Reach) {
+    let mut net = reach.net(4, Setup::default());
     let all = join(&mut net, &[0, 1, 2, 3]);
     let some = join(&mut net, &[0, 1, 2]);
     (0..3).for_each(|at| post(&mut net, at, all[at], Kind::Barrier, 0));
@@ -227,11 +229,11 @@ fn a_notice_of_an_endpoint_that_is_no_member_has_no_effect() {
 /// A member's address is removed at each call of progress of a join, at one of the others or at all.
 #[test]
 fn a_join_ends_in_which_the_address_of_a_member_is_removed() {
-    for (members, shared) in (2..=5).flat_map(|members| [(members, false), (members, true)]) {
+    for (members, reach) in (2..=5).flat_map(|members| Reach::ALL.map(|reach| (members, reach))) {
         for (by, of) in (0..members).flat_map(|by| (0..members).map(move |of| (by, of))) {
             for steps in 0.. {
-                let case = format!("{of} of {members} at {by}, {steps}, {shared}");
-                let mut net = net(members, Setup { shared, ..Setup::default() });
+                let case = format!("{of} of {members} at {by}, {steps}, {reach:?}");
+                let mut net = reach.net(members, Setup::default());
                 let groups = begin_join(&mut net, &(0..members).collect::<Vec<_>>());
                 (0..steps).for_each(|step| _ = net[step % members].progress());
                 let joined: Vec<_> = (0..members).map(|at| net[at].joined(groups[at])).collect();
@@ -261,11 +263,11 @@ fn a_join_ends_in_which_the_address_of_a_member_is_removed() {
 
 #[test]
 fn operations_end_when_the_address_of_a_member_is_removed() {
-    for (kind, shared) in Kind::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
-        for (members, by, of) in [(2, 0, 1), (3, 2, 0), (5, 1, 4)] {
+    for (kind, reach) in Kind::ALL.into_iter().flat_map(|kind| Reach::ALL.map(|reach| (kind, reach))) {
+        for (members, by, of) in [(2, 0, 1), (3, 2, 0), (5, 1, 4), (7, 0, 3), (7, 4, 2), (7, 6, 0)] {
             for (count, steps) in [(1, 0), (4000, 3), (40_000, 7)] {
-                let case = format!("{kind:?} {of} of {members} at {by}, {count}, {steps}, {shared}");
-                let mut net = net(members, Setup { shared, ..Setup::default() });
+                let case = format!("{kind:?} {of} of {members} at {by}, {count}, {steps}, {reach:?}");
+                let mut net = reach.net(members, Setup::default());
                 let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
                 (0..members).for_each(|at| post(&mut net, at, groups[at], kind, count));
                 (0..steps).for_each(|step| _ = net[step % members].progress());
@@ -295,8 +297,8 @@ fn operations_end_when_the_address_of_a_member_is_removed() {
 
 #[test]
 fn a_member_that_has_another_entry_stays_one() {
-    for shared in [false, true] {
-        let mut net = net(3, Setup { shared, ..Setup::default() });
+    for reach in Reach::ALL {
+        let mut net = reach.net(3, Setup::default());
         let (av, addr) = (net[0].av, net[0].av_lookup(net[0].av, 1).unwrap());
         let also = net[0].av_insert(av, addr);
         let groups = join(&mut net, &[0, 1, 2]);
@@ -305,10 +307,10 @@ fn a_member_that_has_another_entry_stays_one() {
         net[0].av_remove(av, 1).unwrap();
         (1..3).for_each(|at| post(&mut net, at, groups[at], Kind::AllReduce, 40_000));
         net.settle();
-        (0..3).for_each(|at| assert_eq!(net[at].sent().err, None, "{shared}"));
+        (0..3).for_each(|at| assert_eq!(net[at].sent().err, None, "{reach:?}"));
         (0..3).for_each(|at| post(&mut net, at, groups[at], Kind::AllReduce, 40_000));
         net.settle();
-        (0..3).for_each(|at| assert_eq!(net[at].sent().err, None, "{shared}"));
+        (0..3).for_each(|at| assert_eq!(net[at].sent().err, None, "{reach:?}"));
         net[0].av_remove(av, also).unwrap();
         post(&mut net, 1, groups[1], Kind::Barrier, 0);
         net.settle();

@@ -4,6 +4,32 @@ use engine::{Collective, CollectiveKind as Kind, Ctx, Error, FiAddr, GroupId, Op
 use hmem::{AtomicOp, Datatype, Span};
 use testkit::{Net, Setup};
 
+/// How members reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    Messages,
+    Memory,
+    /// Nodes of so many hosts in turn, which share memory inside each.
+    Hosts(usize),
+}
+
+impl Reach {
+    pub const ALL: [Reach; 4] = [Reach::Messages, Reach::Memory, Reach::Hosts(2), Reach::Hosts(3)];
+
+    pub fn is_shared(self) -> bool {
+        self != Reach::Messages
+    }
+
+    /// Nodes that reach each other so.
+    pub fn net(self, nodes: usize, setup: Setup) -> Net {
+        let mut net = net(nodes, Setup { shared: self.is_shared(), ..setup });
+        if let Reach::Hosts(hosts) = self {
+            net.set_hosts(&(0..nodes).map(|at| at % hosts).collect::<Vec<_>>());
+        }
+        net
+    }
+}
+
 /// Nodes whose endpoints may take part in collective operations.
 pub fn net(nodes: usize, setup: Setup) -> Net {
     let mut net = Net::with(nodes, setup);

@@ -2,6 +2,7 @@
 
 mod death;
 mod group;
+mod hosts;
 mod model;
 mod parts;
 mod shared;

@@ -14,11 +14,11 @@ const OPS: [AtomicOp; 6] =
     [AtomicOp::Sum, AtomicOp::Prod, AtomicOp::Min, AtomicOp::Max, AtomicOp::Land, AtomicOp::Lxor];
 
 /// A value of an element that all these types have, of which a few are added and multiplied exactly.
-fn value(rank: usize, at: usize, seed: usize) -> u8 {
+pub fn value(rank: usize, at: usize, seed: usize) -> u8 {
     ((rank * 5 + at * 3 + seed) % 3) as u8
 }
 
-fn put(datatype: Datatype, value: u8) -> Vec<u8> {
+pub fn put(datatype: Datatype, value: u8) -> Vec<u8> {
     match datatype {
         Datatype::Float => f32::from(value).to_ne_bytes().to_vec(),
         Datatype::Double => f64::from(value).to_ne_bytes().to_vec(),
@@ -38,7 +38,7 @@ fn reduce(op: AtomicOp, a: u64, b: u64) -> u64 {
 }
 
 /// What is in a member's result.
-fn expected(op: &Collective, members: usize, rank: usize, seed: usize) -> Vec<u8> {
+pub fn expected(op: &Collective, members: usize, rank: usize, seed: usize) -> Vec<u8> {
     let (count, root) = (op.count, op.root as usize);
     let of = |member: usize, at: usize| put(op.datatype, value(member, at, seed));
     let reduced = |at: usize| {
@@ -100,10 +100,12 @@ proptest! {
         direct in prop::sample::select(&Direct::ALL[..]),
         capacity in prop::sample::select(&[2usize, 64][..]),
         shared in any::<bool>(),
+        hosts in prop_oneof![Just(Vec::new()), prop::collection::vec(0usize..3, 10)],
         order in prop::collection::vec(any::<u16>(), 1..16),
     ) {
         let capacity = capacity.max(direct.least_capacity());
         let mut net = net(members, Setup { direct, capacity, shared, ..Setup::default() });
+        net.set_hosts(&hosts);
         let places: Vec<usize> = (0..members).collect();
         let groups = join(&mut net, &places);
         let mut posted: Vec<Vec<Collective>> = vec![Vec::new(); members];

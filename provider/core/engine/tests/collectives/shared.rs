@@ -241,3 +241,78 @@ fn operations_behind_one_that_fails_before_its_messages_fail() {
         assert_eq!(net[at].group_close(groups[at]), Ok(()));
     }
 }
+
+/// A member closes the group, and the others post, one of which sleeps.
+#[test]
+fn operations_fail_of_which_a_member_has_closed_the_group() {
+    for (members, closes) in [(2, 0), (3, 1), (5, 0), (10, 9)] {
+        for kind in [Kind::Barrier, Kind::AllReduce, Kind::AllGather] {
+            let case = format!("{kind:?}, {closes} of {members}");
+            let mut net = shared(members);
+            let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
+            (0..members).for_each(|at| post(&mut net, at, groups[at], Kind::Barrier, 0));
+            net.settle();
+            (0..members).for_each(|at| assert_eq!(net[at].sent().err, None, "{case}"));
+            let others: Vec<usize> = (0..members).filter(|at| *at != closes).collect();
+            others.iter().for_each(|at| post(&mut net, *at, groups[*at], kind, 1));
+            let sleeper = others[0];
+            while !net[sleeper].arm() {}
+            assert_eq!(net[closes].group_close(groups[closes]), Ok(()));
+            net[closes].progress();
+            assert_eq!(net.in_flight(closes, sleeper), 1, "{case}: it is woken");
+            for _ in 0..300 {
+                others.iter().for_each(|at| _ = net[*at].progress());
+            }
+            net.settle();
+            for at in &others {
+                let err = net[*at].sent().err;
+                assert!(matches!(err, Some(Error::Cancelled | Error::Io)), "{case}: {at}: {err:?}");
+                assert_eq!(net[*at].group_close(groups[*at]), Ok(()), "{case}");
+            }
+        }
+    }
+}
+
+/// A member that is done with all operations may close the group before the others are.
+#[test]
+fn operations_end_that_a_member_has_completed_before_it_closed_the_group() {
+    let mut net = shared(3);
+    let groups = join(&mut net, &[0, 1, 2]);
+    for kind in [Kind::Broadcast, Kind::Gather] {
+        post(&mut net, 1, groups[1], kind, 1);
+        post(&mut net, 0, groups[0], kind, 1);
+        net[1].progress();
+    }
+    assert_eq!(net[1].tx().len(), 2);
+    assert_eq!(net[1].group_close(groups[1]), Ok(()));
+    for _ in 0..300 {
+        net[0].progress();
+    }
+    [Kind::Broadcast, Kind::Gather].into_iter().for_each(|kind| post(&mut net, 2, groups[2], kind, 1));
+    net.settle();
+    for at in [0, 2] {
+        assert_eq!(net[at].tx().iter().map(|done| done.err).collect::<Vec<_>>(), [None, None], "{at}");
+    }
+}
+
+/// One member has another root than the others, or another operation.
+#[test]
+fn a_member_that_has_another_root_ends() {
+    for kind in [Kind::Broadcast, Kind::Scatter, Kind::Reduce, Kind::Gather] {
+        for (odd, root, count) in [(2, 1, 1), (2, 2, 3000), (1, 2, 1), (0, 2, 1), (0, 0, 1)] {
+            let case = format!("{kind:?} of {count}, {root} at {odd}");
+            let mut net = shared(4);
+            let groups = join(&mut net, &[0, 1, 2, 3]);
+            for (at, group) in groups.iter().enumerate() {
+                let op = op(kind, if at == odd { root } else { 3 }, count);
+                let op = with_memory(&mut net, at, *group, &op, |len| vec![1; len]).unwrap();
+                call(&mut net, at, *group, &op).unwrap();
+            }
+            net.settle();
+            for (at, group) in groups.iter().enumerate() {
+                assert_eq!(net[at].tx().len(), 1, "{case}: {at}");
+                assert_eq!(net[at].group_close(*group), Ok(()), "{case}: {at}");
+            }
+        }
+    }
+}

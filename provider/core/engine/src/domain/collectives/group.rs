@@ -5,11 +5,12 @@
 //! the first. A notice, which has one bit of the tag more, says that the operation failed at its sender, with
 //! all that were posted behind it.
 
+use collective::{Hosts, Layers, Shape};
 use hmem::Scratch;
-use link_api::{GroupMemory, GroupName, GroupShape};
+use link_api::{GroupName, GroupShape};
 use wire::Addr;
 
-use super::shared::{Shared, Went};
+use super::shared::{Made, Shared, Then, Went};
 use crate::types::*;
 
 /// Bits of an operation's number in a tag.
@@ -64,15 +65,25 @@ fn is_from(number: u64, first: u64) -> bool {
 pub(super) enum Joining {
     #[default]
     Vote,
+    /// Members of several hosts gather which ones share memory, and what the first of each host has made.
+    Hosts(Option<(GroupName, Made)>),
     /// The first member broadcasts what it has made; the others wait for that.
     Offer(Option<(GroupName, Made)>),
     Open(GroupName, GroupShape),
     /// Whether all have it is agreed on.
-    Have(GroupName, Option<Made>),
+    Have(Option<GroupName>, Option<Made>),
 }
 
-/// Memory, and how it is laid out.
-pub(super) type Made = (GroupShape, Box<dyn GroupMemory>);
+/// Between which members the messages of an operation are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Among {
+    All,
+    /// The leader of each host, in an operation of this root; and what is behind them.
+    Leaders {
+        root: Option<usize>,
+        then: Then,
+    },
+}
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -84,7 +95,9 @@ pub(super) struct Group {
     /// What the join agrees on, and how far it is.
     pub(super) vote: Scratch,
     pub(super) joining: Joining,
-    /// The memory of all members, and the operations that go by it.
+    /// Which members share memory, if some do and not all.
+    pub(super) hosts: Option<Box<Hosts>>,
+    /// The memory of all members, or those of this host, and the operations that go by it.
     pub(super) shared: Option<Box<Shared>>,
     /// Members that have ended: what needs more of one by shared memory than is there fails.
     gone: Vec<usize>,
@@ -115,6 +128,7 @@ impl Group {
             rank,
             vote,
             joining: Joining::Vote,
+            hosts: None,
             shared: None,
             gone: Vec::new(),
             ctx,
@@ -129,6 +143,22 @@ impl Group {
         self.members.iter().position(|m| *m == member)
     }
 
+    /// A member of an operation, by its number there.
+    pub(super) fn member(&self, among: Among, number: usize) -> Option<FiAddr> {
+        let rank = match among {
+            Among::All => number,
+            Among::Leaders { root, .. } => self.hosts.as_ref()?.leader(number, root)?,
+        };
+        self.members.get(rank).copied()
+    }
+
+    /// How an operation goes by several hosts' memory, or what is before one that is too long for it.
+    pub(super) fn layers(&self, shape: Shape) -> Option<Layers> {
+        let count = if Layers::is_for_shorter(&shape) { 0 } else { shape.count };
+        let slot = self.shared.as_ref().map_or(0, |shared| shared.slot());
+        Layers::new(Shape { count, ..shape }, self.hosts.as_ref()?, slot)
+    }
+
     pub(super) fn is_joined(&self) -> bool {
         self.joined
     }
@@ -140,7 +170,7 @@ impl Group {
 
     /// Whether operations go by shared memory, or may when the join is over.
     pub(super) fn may_share(&self) -> bool {
-        self.shared.is_some() || !self.joined
+        self.shared.is_some() || self.hosts.is_some() || !self.joined
     }
 
     /// A member has ended.

@@ -6,24 +6,26 @@
 //!
 //! Members of one host share memory ([`join`]). Then an operation is steps ([`shared`]), which calls of
 //! progress go on with; messages are for what is too long, for the end of a member, and to wake one that
-//! sleeps.
+//! sleeps. On several hosts some operations are steps at each, and messages of one member of each
+//! ([`posting`]).
 
 mod group;
 mod join;
 mod notices;
 mod operation;
+mod posting;
 mod shared;
 
 use std::collections::{BTreeMap, HashMap};
 
 use collective::{Kind, Plan, Schedule, Shape};
-use hmem::{AtomicOp, Datatype, Scratch};
+use hmem::{AtomicOp, Datatype};
 use wire::Addr;
 
-use self::group::{Group, Name};
+use self::group::{Among, Group, Name};
 use self::notices::{Notices, Said, group_of, notices_of, watches_of};
 use self::operation::{Memory, NOTICE_SENT, Next, Operation};
-use self::shared::{Over, Post, Went};
+use self::shared::{Over, Post, Then, Went};
 use crate::core::Message;
 use crate::domain::opened::Opened;
 use crate::pool::Pool;
@@ -92,7 +94,7 @@ impl Collectives {
         let objections = joins.objections(opened, is_taken, self.slot);
         self.groups.insert(group.0, joins);
         self.receive_notices(opened, group)?;
-        self.agree(group, Kind::AllReduce, [objections, 0, 0])?;
+        self.agree(group, Kind::AllReduce, [objections, 0, 0, 0])?;
         self.run(opened);
         Ok(group)
     }
@@ -144,40 +146,10 @@ impl Collectives {
         if op.flags.contains(OpFlags::COMPLETION) && opened.core.is_full(ep.bind.tx_cq()) {
             return Err(Error::Again);
         }
-        let shared = self.groups.get(&id.0).and_then(|group| group.shared.as_ref());
-        let plan = shared.and_then(|shared| shared.plan(shape));
-        let mut post = Post {
-            number: 0,
-            ctx: op.ctx,
-            flags: op.flags,
-            shape,
-            input: op.input,
-            result: op.result,
-            by: reduces,
-            failed: None,
-            parts: None,
-        };
-        if let Some(plan) = plan.filter(|plan| *plan.shape() == shape) {
-            let group = self.groups.get_mut(&id.0).ok_or(Error::NotFound)?;
-            (post.number, post.failed) = group.begin();
-            self.post_shared(id, plan, post);
-            self.run_shared(opened);
-            self.settle_later(opened);
-            return Ok(());
-        }
-        let schedule = Schedule::new(shape).ok_or(Error::TooBig)?;
-        let scratch = Scratch::new(schedule.scratch()).ok_or(Error::Exhausted)?;
-        let memory = Memory { input: op.input, result: op.result, scratch };
-        let name = self.begin(id, (op.ctx, op.flags), schedule, memory, reduces)?;
-        match (plan, self.operations.get_mut(name)) {
-            (Some(plan), Some(operation)) => {
-                (post.number, post.failed) = (operation.number, operation.failure());
-                self.post_shared(id, plan, Post { parts: Some(name), ..post });
-            }
-            _ => self.ready.push(name),
-        }
-        self.run(opened);
-        Ok(())
+        let Collective { ctx, flags, input, result, .. } = *op;
+        let (number, failed, then, behind) = (0, None, Then::End, None);
+        let post = Post { number, ctx, flags, shape, input, result, by: reduces, failed, then, behind };
+        post.start(self, opened, id)
     }
 
     fn post_shared(&mut self, id: GroupId, plan: Plan, post: Post) {
@@ -199,10 +171,7 @@ impl Collectives {
                 self.wake_members(id);
             }
             if let Went::Over(over) = went {
-                match over.parts {
-                    Some(name) => self.begin_parts(id, name, over.err),
-                    None => self.is_over(opened, id, &over),
-                }
+                self.go_to(opened, id, &over);
                 continue;
             }
             let idle = |g: &Group| g.shared.as_ref().is_none_or(|s| s.is_idle());
@@ -221,9 +190,9 @@ impl Collectives {
         let Some(group) = self.groups.get(&id.0) else { return };
         let wake_next = |from| group.shared.as_ref()?.wake_next(from);
         let mut from = 0;
-        while let Some(rank) = wake_next(from) {
+        while let Some((place, rank)) = wake_next(from) {
             self.notices.add_wake(group, rank);
-            from = rank + 1;
+            from = place + 1;
         }
     }
 
@@ -237,9 +206,8 @@ impl Collectives {
     /// Has other members wake this process; whether it waits for nothing else, and nothing came meanwhile.
     pub(super) fn arm<L: RmaLink>(&mut self, opened: &mut Opened<L>) -> bool {
         for id in &self.sharing {
-            if let Some(shared) = self.groups.get(&id.0).and_then(|group| group.shared.as_ref()) {
-                shared.sleep();
-            }
+            let shared = self.groups.get_mut(&id.0).and_then(|group| group.shared.as_mut());
+            shared.into_iter().for_each(|shared| shared.sleep());
         }
         let came = !self.sharing.is_empty() && self.run_shared(opened) > 0;
         if came {
@@ -274,12 +242,26 @@ impl Collectives {
         &mut self,
         id: GroupId,
         of: (Ctx, OpFlags),
-        schedule: Schedule,
+        schedule: (Schedule, Among),
         memory: Memory,
         reduces: Option<(AtomicOp, Datatype)>,
     ) -> Result<u64, Error> {
         let group = self.groups.get_mut(&id.0).ok_or(Error::NotFound)?;
-        let (number, err) = group.begin();
+        let begun = group.begin();
+        self.insert(id, begun, of, schedule, memory, reduces)
+    }
+
+    /// An operation by messages, of this number, which fails if it has an error already.
+    fn insert(
+        &mut self,
+        id: GroupId,
+        (number, err): (u64, Option<Error>),
+        of: (Ctx, OpFlags),
+        schedule: (Schedule, Among),
+        memory: Memory,
+        reduces: Option<(AtomicOp, Datatype)>,
+    ) -> Result<u64, Error> {
+        let group = self.groups.get(&id.0).ok_or(Error::NotFound)?;
         let place = (number, group.name.tag(number));
         let mut operation = Operation::new((id, group.ep), place, of, schedule, memory, reduces);
         if let Some(err) = err {
@@ -305,7 +287,7 @@ impl Collectives {
                 let Some(operation) = self.operations.get_mut(name) else { continue };
                 let Some(group) = self.groups.get(&operation.group.0) else { continue };
                 let before = operation.posted();
-                let next = operation.go_on(opened, Ctx(name as usize), &group.members);
+                let next = operation.go_on(opened, Ctx(name as usize), group);
                 n += usize::from(before != operation.posted());
                 match next {
                     Next::Wait => {}
@@ -423,8 +405,23 @@ impl Collectives {
     /// An operation by messages is over.
     fn end<L: RmaLink>(&mut self, opened: &mut Opened<L>, name: u64) {
         let Some(operation) = self.operations.remove(name) else { return };
+        let (err, then) = (operation.failure(), operation.then());
         let Operation { group, number, ctx, flags, .. } = operation;
-        self.is_over(opened, group, &Over { number, ctx, flags, err: operation.failure(), parts: None });
+        self.go_to(opened, group, &Over { number, ctx, flags, err, then });
+        if then == Then::GoOn {
+            let shared = self.groups.get_mut(&group.0).and_then(|group| group.shared.as_mut());
+            shared.into_iter().for_each(|shared| shared.begin_behind(name));
+        }
+    }
+
+    /// Goes to what is behind steps or messages of an operation.
+    fn go_to<L: RmaLink>(&mut self, opened: &mut Opened<L>, id: GroupId, over: &Over) {
+        match (over.then, over.err) {
+            (Then::Begin(name), err) => self.begin_parts(id, name, err),
+            (Then::GoOn, None) => {}
+            (Then::GoOn, Some(err)) => self.break_group(id, over.number, err),
+            (Then::End, _) => self.is_over(opened, id, over),
+        }
     }
 
     fn is_over<L: RmaLink>(&mut self, opened: &mut Opened<L>, id: GroupId, over: &Over) {
@@ -466,6 +463,10 @@ impl Collectives {
         if !self.groups.get(&id.0).ok_or(Error::NotFound)?.is_idle() {
             return Err(Error::Busy);
         }
+        let shared = self.groups.get(&id.0).and_then(|group| group.shared.as_ref());
+        shared.into_iter().for_each(|shared| shared.leave());
+        self.wake_members(id);
+        self.settle_later(opened);
         let Some(group) = self.groups.remove(&id.0) else { return Err(Error::NotFound) };
         operation::unpost(opened, group.ep, notices_of(id));
         operation::unpost(opened, group.ep, watches_of(id));

@@ -4,6 +4,8 @@
 use collective::{Local, Part, Place, Round, Schedule, Transfer};
 use hmem::{AtomicOp, Datatype, Scratch, Span};
 
+use super::group::{Among, Group};
+use super::shared::Then;
 use crate::core::Tally;
 use crate::domain::opened::Opened;
 use crate::types::*;
@@ -55,6 +57,7 @@ pub(super) struct Operation {
     pub(super) flags: OpFlags,
     tag: u64,
     schedule: Schedule,
+    among: Among,
     memory: Memory,
     reduces: Option<(AtomicOp, Datatype)>,
     round: Round,
@@ -72,7 +75,7 @@ impl Operation {
         (group, ep): (GroupId, EpId),
         (number, tag): (u64, u64),
         (ctx, flags): (Ctx, OpFlags),
-        schedule: Schedule,
+        (schedule, among): (Schedule, Among),
         memory: Memory,
         reduces: Option<(AtomicOp, Datatype)>,
     ) -> Operation {
@@ -86,6 +89,7 @@ impl Operation {
             flags,
             tag,
             schedule,
+            among,
             memory,
             reduces,
             round,
@@ -106,6 +110,14 @@ impl Operation {
         self.failed
     }
 
+    /// What is behind its messages.
+    pub(super) fn then(&self) -> Then {
+        match self.among {
+            Among::All => Then::End,
+            Among::Leaders { then, .. } => then,
+        }
+    }
+
     /// Transfers of its round that were posted.
     pub(super) fn posted(&self) -> usize {
         self.posted
@@ -124,12 +136,7 @@ impl Operation {
     }
 
     /// Goes on as far as that is possible without waiting. `name`: what its parts are posted as.
-    pub(super) fn go_on<L: RmaLink>(
-        &mut self,
-        opened: &mut Opened<L>,
-        name: Ctx,
-        members: &[FiAddr],
-    ) -> Next {
+    pub(super) fn go_on<L: RmaLink>(&mut self, opened: &mut Opened<L>, name: Ctx, group: &Group) -> Next {
         loop {
             if self.failed.is_some() {
                 self.stop(opened, name);
@@ -137,7 +144,7 @@ impl Operation {
             }
             while let Some(&transfer) = self.round.transfers.get(self.posted) {
                 // The part may be over when the call returns.
-                match self.post(opened, name, members, &transfer) {
+                match self.post(opened, name, group, &transfer) {
                     Ok(()) => (self.posted, self.pending) = (self.posted + 1, self.pending + 1),
                     Err(Error::Again) => return Next::Again,
                     Err(err) => {
@@ -164,10 +171,10 @@ impl Operation {
         &self,
         opened: &mut Opened<L>,
         ctx: Ctx,
-        members: &[FiAddr],
+        group: &Group,
         transfer: &Transfer,
     ) -> Result<(), Error> {
-        let peer = *members.get(transfer.member).ok_or(Error::Invalid)?;
+        let peer = group.member(self.among, transfer.member).ok_or(Error::Invalid)?;
         let span = self.memory.span(&transfer.part)?;
         let (iov, flags) = (&[span][..], OpFlags::PART);
         if transfer.sends {

@@ -9,11 +9,25 @@ use link_api::{Arrival, GroupMemory, GroupShape, InSlot, SLOTS};
 
 use crate::types::*;
 
+/// Memory, and how it is laid out.
+pub(super) type Made = (GroupShape, Box<dyn GroupMemory>);
+
 /// How elements are reduced.
 pub(super) type By = Option<(AtomicOp, Datatype)>;
 
-/// An operation, as it is posted.
-#[derive(Debug)]
+/// What is behind the steps of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// The operation is over.
+    End,
+    /// Messages: the operation of this name begins.
+    Begin(u64),
+    /// More steps, which are posted.
+    GoOn,
+}
+
+/// An operation, as it is posted, or some steps of it.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Post {
     /// Of the group's operations.
     pub(super) number: u64,
@@ -24,8 +38,9 @@ pub(super) struct Post {
     pub(super) result: Span,
     pub(super) by: By,
     pub(super) failed: Option<Error>,
-    /// The operation by messages that begins behind this one.
-    pub(super) parts: Option<u64>,
+    pub(super) then: Then,
+    /// The messages that are to be over before it begins.
+    pub(super) behind: Option<u64>,
 }
 
 /// An operation that is posted or under way.
@@ -43,7 +58,7 @@ pub(super) struct Over {
     pub(super) ctx: Ctx,
     pub(super) flags: OpFlags,
     pub(super) err: Option<Error>,
-    pub(super) parts: Option<u64>,
+    pub(super) then: Then,
 }
 
 /// What a call of progress found.
@@ -61,9 +76,18 @@ pub(super) enum Went {
 pub(super) struct Shared {
     memory: Box<dyn GroupMemory>,
     shape: GroupShape,
+    /// The group's members that share it.
+    members: Vec<usize>,
     sequence: Sequence,
     posted: VecDeque<Posted>,
+    /// Calls that have found nothing since members were polled that may have left.
+    idle: u32,
 }
+
+/// A member that has closed the group says to have finished this step.
+const LEFT: u64 = u64::MAX;
+/// Calls that find nothing, from one to the next that polls whether a member has left.
+const IDLE: u32 = 256;
 
 /// What the operation is, as all members have to say it.
 fn print(shape: &Shape, by: By, number: u64) -> u64 {
@@ -82,8 +106,13 @@ fn print(shape: &Shape, by: By, number: u64) -> u64 {
 }
 
 impl Shared {
-    pub(super) fn new(memory: Box<dyn GroupMemory>, shape: GroupShape) -> Shared {
-        Shared { memory, shape, sequence: Sequence::new(SLOTS), posted: VecDeque::new() }
+    pub(super) fn new((shape, memory): Made, members: Vec<usize>) -> Shared {
+        Shared { memory, shape, members, sequence: Sequence::new(SLOTS), posted: VecDeque::new(), idle: 0 }
+    }
+
+    /// Bytes of a slot.
+    pub(super) fn slot(&self) -> usize {
+        self.shape.slot
     }
 
     /// How an operation goes by this memory. What is too long goes by messages, behind a step without bytes:
@@ -116,16 +145,27 @@ impl Shared {
         }
     }
 
+    /// These messages are over: what is behind them may begin.
+    pub(super) fn begin_behind(&mut self, name: u64) {
+        let behind = self.posted.iter_mut().filter(|posted| posted.post.behind == Some(name));
+        behind.for_each(|posted| posted.post.behind = None);
+    }
+
     /// Goes on with the first operation; `gone`: members that have ended.
     pub(super) fn go_on(&mut self, gone: &[usize]) -> Went {
-        let Shared { memory, shape, sequence, posted } = self;
-        let Some(first) = posted.front_mut() else { return Went::Nowhere };
+        let Shared { memory, shape, members, sequence, posted, idle } = self;
+        let Some(first) = posted.front_mut().filter(|first| first.post.behind.is_none()) else {
+            return Went::Nowhere;
+        };
         let before = first.run;
         let err = match first.post.failed {
             Some(err) => Some(err),
             None => {
                 let Posted { print, post: Post { input, result, by, .. }, .. } = *first;
-                let view = View { memory: &**memory, rank: shape.rank, gone, print, input, result, by };
+                let (memory, rank) = (&**memory, shape.rank);
+                let may_leave = *idle == 0;
+                *idle = (*idle + 1) % IDLE;
+                let view = View { memory, rank, members, gone, may_leave, print, input, result, by };
                 let went = first.run.go_on(sequence, &view);
                 match went {
                     Ok(false) if first.run == before => return Went::Nowhere,
@@ -136,21 +176,29 @@ impl Shared {
             }
         };
         let Some(Posted { post, .. }) = posted.pop_front() else { return Went::Nowhere };
-        let Post { number, ctx, flags, parts, .. } = post;
-        Went::Over(Over { number, ctx, flags, err, parts })
+        let Post { number, ctx, flags, then, .. } = post;
+        Went::Over(Over { number, ctx, flags, err, then })
     }
 
-    /// After [`Shared::go_on`] went on: the next member from `from` on that is to be woken by a frame.
-    pub(super) fn wake_next(&self, from: usize) -> Option<usize> {
+    /// After [`Shared::go_on`] went on: the next member from place `from` on that is to be woken by a frame,
+    /// with its place.
+    pub(super) fn wake_next(&self, from: usize) -> Option<(usize, usize)> {
         if from == 0 && !self.memory.may_sleep() {
             return None;
         }
-        self.memory.wake_next(from)
+        let place = self.memory.wake_next(from)?;
+        Some((place, self.members[place]))
     }
 
     /// This member is to be woken from now on. What it waits for is to be polled once more.
-    pub(super) fn sleep(&self) {
+    pub(super) fn sleep(&mut self) {
         self.memory.sleep();
+        self.idle = 0;
+    }
+
+    /// This member closes the group: what others expect of it beyond what it has published does not come.
+    pub(super) fn leave(&self) {
+        self.memory.finish(LEFT);
     }
 }
 
@@ -158,7 +206,10 @@ impl Shared {
 struct View<'a> {
     memory: &'a dyn GroupMemory,
     rank: usize,
+    members: &'a [usize],
     gone: &'a [usize],
+    /// Whether members that have left are to be found.
+    may_leave: bool,
     print: u64,
     input: Span,
     result: Span,
@@ -166,6 +217,10 @@ struct View<'a> {
 }
 
 impl View<'_> {
+    fn is_gone(&self, place: usize) -> bool {
+        self.gone.contains(&self.members[place])
+    }
+
     fn span(&self, part: &Part) -> Result<Span, Error> {
         let whole = if part.place == Place::Input { self.input } else { self.result };
         if part.len == 0 {
@@ -179,20 +234,27 @@ impl Slots for View<'_> {
     type Error = Error;
 
     fn arrived(&self, member: usize, step: u64) -> Result<bool, Error> {
-        match self.memory.arrival(member, step, self.print) {
+        let arrival = || self.memory.arrival(member, step, self.print);
+        match arrival() {
             Arrival::Here => Ok(true),
-            Arrival::Awaited if self.gone.contains(&member) => Err(Error::Reset),
+            // What it has published came before.
+            Arrival::Awaited if self.may_leave && self.memory.finished(member) == LEFT => match arrival() {
+                Arrival::Here => Ok(true),
+                _ => Err(Error::Cancelled),
+            },
+            Arrival::Awaited if self.is_gone(member) => Err(Error::Reset),
             Arrival::Awaited => Ok(false),
             Arrival::Wrong => Err(Error::Invalid),
         }
     }
 
     fn finished(&self, member: usize) -> u64 {
-        if self.gone.contains(&member) { u64::MAX } else { self.memory.finished(member) }
+        if self.is_gone(member) { u64::MAX } else { self.memory.finished(member) }
     }
 
     fn begin(&self, step: u64) -> Result<(), Error> {
-        self.gone.iter().try_for_each(|member| self.arrived(*member, step).map(drop))
+        let place = |member| self.members.iter().position(|m| m == member);
+        self.gone.iter().filter_map(place).try_for_each(|place| self.arrived(place, step).map(drop))
     }
 
     fn put(&self, step: u64, used: usize, put: &Put) -> Result<(), Error> {

@@ -1,4 +1,8 @@
 //! Memory of groups that this endpoint offers, and what it has requested.
+//!
+//! Requests of windows are apart ([`crate::shm::memory::windows`]): a window is offered by a process to any
+//! peer of any of its links, and stays imported, where this is one endpoint's, for the members of a group
+//! alone, answered by the maker alone, and over with the join.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
