@@ -125,7 +125,8 @@ fn by_table(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>> {
                     return user_of(state, uid, inode).map(Some);
                 }
             }
-            Err(e) if table.ends_with("tcp") => found = Err(e),
+            // Not `NotFound`, which is the connection's.
+            Err(e) if table.ends_with("tcp") => found = Err(io::Error::other(format!("{table}: {e}"))),
             // A host without IPv6 has no such table.
             Err(_) => {}
         }

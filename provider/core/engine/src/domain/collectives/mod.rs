@@ -363,13 +363,14 @@ impl Collectives {
         let groups = self.groups.iter_mut().filter(|(_, group)| uses(group.ep));
         let lacking = groups.filter_map(|(id, group)| Some((GroupId(*id), group.rename(at, next)?)));
         for (id, member) in lacking.collect::<Vec<_>>() {
-            let parts = self.operations.names(|op| op.group == id);
-            let parts = parts.into_iter().filter_map(|name| Some(self.operations.get_mut(name)?.number));
+            let parts = self.operations.names(|op| op.group == id).into_iter();
+            let parts = parts.filter_map(|name| Some(self.operations.get_mut(name)?.number));
             let Some(group) = self.groups.get_mut(&id.0) else { continue };
             let steps = group.shared.as_ref().and_then(|shared| shared.first());
             let first = parts.chain(steps).min().unwrap_or(group.begun());
-            group.break_from(first, Error::Cancelled);
-            self.notices.add_removed(group, first, member);
+            if group.break_from(first, Error::Cancelled) {
+                self.notices.add_removed(group, first, member);
+            }
             self.fail_broken(id);
         }
         self.notices.send(opened);
@@ -390,7 +391,7 @@ impl Collectives {
         let Some(group) = self.groups.get_mut(&id.0) else { return };
         if let Some(mut shared) = group.shared.take() {
             shared.fail(|number| group.failure(number));
-            group.shared = Some(shared);
+            (group.shared, self.armed) = (Some(shared), false);
         }
         let Some(group) = self.groups.get(&id.0) else { return };
         for name in self.operations.names(|op| op.group == id) {
@@ -463,8 +464,7 @@ impl Collectives {
         if !self.groups.get(&id.0).ok_or(Error::NotFound)?.is_idle() {
             return Err(Error::Busy);
         }
-        let shared = self.groups.get(&id.0).and_then(|group| group.shared.as_ref());
-        shared.into_iter().for_each(|shared| shared.leave());
+        self.groups.get(&id.0).and_then(|g| g.shared.as_ref()).into_iter().for_each(|shared| shared.leave());
         self.wake_members(id);
         self.settle_later(opened);
         let Some(group) = self.groups.remove(&id.0) else { return Err(Error::NotFound) };

@@ -279,10 +279,8 @@ impl Calls<'_> {
                         Err(Unproved::Ended(why)) => return self.hung_up(peer, &why),
                         Err(Unproved::For(why)) => return self.warn_of(peer, Gone::Denied, &why),
                         Err(Unproved::Lack(errno)) => {
-                            self.meeting
-                                .listening
-                                .shortage_mut()
-                                .of_called(&io::Error::from_raw_os_error(errno));
+                            let lack = io::Error::from_raw_os_error(errno);
+                            self.meeting.listening.shortage_mut().of_called(&lack);
                             if !(self.is_recent(peer) && self.call_again(peer)) {
                                 self.call_failed(peer, Gone::Exhausted, "there is no descriptor");
                             }
@@ -373,10 +371,12 @@ impl Calls<'_> {
         }
     }
 
-    /// A peer has closed a connection that it had accepted, and this end has not used: it is called again.
+    /// A peer has closed a connection that it had accepted, and this end has not used: it is called again,
+    /// for as long as a connection may take to be made.
     fn hung_up(&mut self, peer: PeerId, why: &str) {
-        if !self.call_again(peer) {
-            self.call_failed(peer, Gone::Refused, why);
+        let timeout = self.conns.options.timeout;
+        if !(self.is_tried_for_less_than(peer, timeout) && self.call_again(peer)) {
+            self.warn_of(peer, Gone::Refused, why);
         }
     }
 
