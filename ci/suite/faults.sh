@@ -181,6 +181,7 @@ part_group() {
         check "group join $links" "$(pick 120 1800)" env FI_STRAIT_LINKS=$links "$bin/group" 5 "$(pick 6 100)" $RANDOM join
         check "group remove $links" "$(pick 120 1800)" env FI_STRAIT_LINKS=$links "$bin/group" 5 "$(pick 6 100)" $RANDOM remove
     done
+    check "group lack" "$(pick 120 1800)" env FI_STRAIT_LINKS=shm "$bin/group" 4 "$(pick 2 20)" $RANDOM lack
 }
 
 # All of that, kills, stops and forks, at random microseconds.

@@ -3,13 +3,14 @@
  * Processes that are a group: what their collective operations compute, and what becomes of these when a
  * member is killed.
  *
- *   group MEMBERS ROUNDS SEED [auto|sread|join|remove] [host=NAME...]
+ *   group MEMBERS ROUNDS SEED [auto|sread|join|remove|lack] [host=NAME...]
  *
  * In each round all members join two groups, of all and of every second one, and compute in both, with
  * operations of random length in flight. Then one member is killed at a random microsecond, while the others
  * go on: each has an error soon, in a group that the dead one was in, and can close all. By "join" it is killed
  * at a random microsecond from before the first join on. By "remove" it is not killed, and removes the address of a member when its
- * first join has begun: that join ends with an error at all. `host=` names a network namespace of ip-netns(8): the members are on
+ * first join has begun: that join ends with an error at all. By "lack" it may write no file, so that it can make no channel by shared
+ * memory, from before the first join on, which ends so, too. `host=` names a network namespace of ip-netns(8): the members are on
  * these in turn.
  */
 #include "fab.h"
@@ -17,6 +18,7 @@
 #include <rdma/fi_collective.h>
 #include <rdma/fi_eq.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #define MOST 16
 #define WORDS 20000
@@ -28,7 +30,7 @@ static struct shared {
 	int victim;
 } *sh;
 
-static int members, own, automatic, sleeps, in_join, removes, host_count, host_fds[MOST];
+static int members, own, automatic, sleeps, in_join, removes, lacks, host_count, host_fds[MOST];
 
 static struct fab me;
 static struct fid_eq *eq;
@@ -46,7 +48,7 @@ static void wait_for(volatile int *what, int n)
 
 static int is_of_a_death(int err)
 {
-	return err == FI_ECONNRESET || err == FI_ECONNREFUSED || err == FI_ECANCELED || err == FI_EIO;
+	return err == FI_ECONNRESET || err == FI_ECONNREFUSED || err == FI_ECANCELED || err == FI_EIO || (lacks && err == FI_EMFILE);
 }
 
 /* NULL: a member was killed meanwhile. */
@@ -63,8 +65,12 @@ static struct fid_mc *join(fi_addr_t stride, struct fid_av_set **set)
 
 	OK(fi_av_set(me.av, &attr, set, NULL));
 	OK(fi_av_set_addr(*set, &addr));
+	if (lacks && own == sh->victim) {
+		signal(SIGXFSZ, SIG_IGN);
+		CHECK(!setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, 0}), "setrlimit: %s", strerror(errno));
+	}
 	OK(fi_join_collective(me.ep, addr, *set, 0, &mc, &mc));
-	if (removes && own == sh->victim) {
+	if (removes && !lacks && own == sh->victim) {
 		fi_addr_t other = (sh->victim + 1) % members;
 
 		OK(fi_av_remove(me.av, &other, 1, 0));
@@ -266,7 +272,8 @@ int main(int argc, char **argv)
 	automatic = argc > 4 && !strcmp(argv[4], "auto");
 	sleeps = argc > 4 && !strcmp(argv[4], "sread");
 	in_join = argc > 4 && !strcmp(argv[4], "join");
-	removes = argc > 4 && !strcmp(argv[4], "remove");
+	lacks = argc > 4 && !strcmp(argv[4], "lack");
+	removes = lacks || (argc > 4 && !strcmp(argv[4], "remove"));
 	CHECK(members >= 2 && members <= MOST, "2 to %d members", MOST);
 	for (int i = 4; i < argc; i++) {
 		char path[80];

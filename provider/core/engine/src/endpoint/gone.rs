@@ -10,7 +10,7 @@ use crate::core::{Core, RecvOp};
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::bind::Bind;
 use crate::types::*;
-use link_api::{Channel, Connect, Gone, PeerId, Refused, RmaLink};
+use link_api::{Channel, Connect, Gone, Parting, PeerId, Refused, RmaLink};
 
 /// Receives that name a peer, and whether that is there.
 pub(crate) struct Directed<'a, L> {
@@ -88,6 +88,18 @@ impl<L: RmaLink> Directed<'_, L> {
             return;
         }
         self.connect_now(core, peer);
+    }
+
+    /// A member of a group waits for what this endpoint cannot send, for want of what a channel to it takes. The
+    /// end of its own channel ends that.
+    #[cold]
+    pub(crate) fn hang_up(&mut self, to: FiAddr) {
+        let Some(peer) = self.net.routed(to) else { return };
+        if self.net.link.channel(peer) != Channel::None {
+            let (own, other) = (self.net.link.addr(), self.net.link.peer_addr(peer));
+            log::warn!("{own}: hung up on {other}, a member of a group: no channel to it can be made");
+            self.net.link.dismiss(peer, Parting::CutOff);
+        }
     }
 
     /// Looks again for those that could not be reached just yet.

@@ -272,7 +272,11 @@ pub(super) fn notify<L: RmaLink>(
 ) -> Result<(), Error> {
     let Some(ep) = opened.eps.get_mut(ep.at()) else { return Ok(()) };
     let op = Send { to, iov: &[], tag: Some(tag), data: Some(data), ctx: NOTICE_SENT, flags: OpFlags::PART };
-    ep.send(&mut opened.core, &op, UNCOUNTED)
+    let sent = ep.send(&mut opened.core, &op, UNCOUNTED);
+    if sent == Err(Error::Exhausted) {
+        ep.directed().hang_up(to);
+    }
+    sent
 }
 
 /// What a notice is sent as.
