@@ -90,8 +90,8 @@ impl<L: RmaLink> Directed<'_, L> {
         self.connect_now(core, peer);
     }
 
-    /// A member of a group waits for what this endpoint cannot send, for want of what a channel to it takes. The
-    /// end of its own channel ends that.
+    /// A member of a group waits for what this endpoint cannot send, for want of what a channel to it takes.
+    /// The end of its own channel ends that.
     #[cold]
     pub(crate) fn hang_up(&mut self, to: FiAddr) {
         let Some(peer) = self.net.routed(to) else { return };
